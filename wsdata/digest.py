@@ -1,0 +1,62 @@
+"""Canonical JSON and its digest: the one way that anything here is named by content."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def _canonical(value: Any, path: str) -> Any:
+    if value is None or isinstance(value, (bool, str, int)):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(
+                f"{path}: {value!r} has no canonical form; use null or a finite number"
+            )
+        return 0.0 if value == 0 else value
+    if isinstance(value, Mapping):
+        items: dict[str, Any] = {}
+        for key, inner in value.items():  # pyright: ignore[reportUnknownVariableType]
+            if not isinstance(key, str):
+                raise TypeError(f"{path}: key {key!r} is not a string")
+            items[key] = _canonical(inner, f"{path}.{key}")
+        return items
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        return [_canonical(inner, f"{path}[{i}]") for i, inner in enumerate(value)]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    raise TypeError(f"{path}: {type(value).__name__} has no canonical form")
+
+
+def canonical_json(value: Any) -> str:
+    """Write a value as JSON in its one canonical spelling.
+
+    Args:
+        value: None, bool, str, int, finite float, or mappings (string keys) and sequences of
+            these. Negative zero is written as zero; tuples and lists are alike.
+
+    Returns:
+        JSON with sorted keys, no spaces, non-ASCII kept.
+
+    Raises:
+        TypeError: A value of another type (bytes, dates, sets, numpy scalars).
+        ValueError: A NaN or an infinity.
+    """
+    return json.dumps(
+        _canonical(value, "$"), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+    )
+
+
+def digest(value: Any) -> str:
+    """Return the sha256 of the canonical JSON of a value, 64 hex digits."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def short_digest(value: Any) -> str:
+    """Return the first 16 hex digits of `digest`: enough for versions, not for content."""
+    return digest(value)[:16]
+
+
+def sha256_bytes(data: bytes | memoryview) -> str:
+    """Return the sha256 of some bytes, 64 hex digits."""
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,66 @@
+"""Exceptions that callers tell apart. Bad arguments stay ``ValueError``."""
+
+
+class WsdataError(Exception):
+    """Anything wsdata refuses or cannot do, with what to do about it."""
+
+
+class DropRefused(WsdataError):
+    """A delivery breaks the drop contract. Carries every fault found."""
+
+    def __init__(self, drop: str, faults: list[str]) -> None:
+        self.drop = drop
+        self.faults = faults
+        listed = "\n".join(f"  - {fault}" for fault in faults)
+        super().__init__(
+            f"drop {drop!r} breaks the contract in {len(faults)} place(s):\n{listed}\n"
+            "Nothing of it was landed: repair the folder and write _READY again."
+        )
+
+
+class RecipeError(WsdataError):
+    """A recipe has an unknown key, a wrong type or an impossible value."""
+
+
+class StoreError(WsdataError):
+    """The object store refused or failed a request."""
+
+
+class ObjectMissing(StoreError):
+    """A key that should be in the store is not."""
+
+
+class StoreFull(StoreError):
+    """No space is left where an object was being written."""
+
+
+class CatalogError(WsdataError):
+    """The ledger cannot answer, or a commit contradicts it."""
+
+
+class NotReady(CatalogError):
+    """A step's input has no live object yet."""
+
+
+class IntegrityError(WsdataError):
+    """Bytes read do not match their recorded digest."""
+
+
+class SandboxError(WsdataError):
+    """The sandbox level that the deployment demands was not reached."""
+
+
+class DecodeFailed(WsdataError):
+    """A media file could not be decoded. The caller turns it into a record."""
+
+
+class PlanError(WsdataError):
+    """A step plan cannot be compiled or asked as wanted."""
+
+
+class CursorError(WsdataError):
+    """A resume state belongs to another plan."""
+
+
+class StepFailed(WsdataError):
+    """A step ran but its outcome is outside the bounds it promises."""

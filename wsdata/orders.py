@@ -1,0 +1,351 @@
+"""Work orders: what a step reads, makes, and when it is done.
+
+A stage module declares its `Step` beside its algorithm. `build_order` turns it into a small
+JSON-able order against the ledger; `execute` runs an order anywhere that sees the store, and
+returns a report; the ledger's holder commits that. `finished` is the only notion of done: the
+live objects carry this order's digest, and the store has them and the blobs that they name.
+"""
+
+import importlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import polars as pl
+
+from wsdata import tables
+from wsdata.catalog.ledger import Ledger
+from wsdata.catalog.objects import read_object, read_objects
+from wsdata.deployment import Deployment
+from wsdata.digest import canonical_json, digest, sha256_bytes
+from wsdata.errors import NotReady, ObjectMissing
+from wsdata.ids import parse_shard_group
+from wsdata.recipe import Recipe
+from wsdata.records import Fact, ObjectRef, Order, Report, table_key
+from wsdata.store import BlobStore
+
+log = logging.getLogger(__name__)
+
+SCOPES = ("same", "all", "latest", "version_of_group", "groups_of_version")
+PARTITION_KINDS = (
+    "drop", "dataset_version", "shard_group", "centroids_version", "cluster_range", "none",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Input:
+    """A table that a step reads.
+
+    Scopes: ``same`` partition; ``all`` partitions; ``latest``, the one partition committed
+    last; ``version_of_group``, the dataset version of a shard group; ``groups_of_version``, all
+    shard groups of a dataset version. One table may be both an input and a context. Rows read as
+    `is_context` are looked things up in and never make a finished step unfinished.
+    """
+
+    table: str
+    scope: str = "same"
+    is_context: bool = False
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FactInput:
+    """Facts that a step reads: the present of one kind, of this drop alone if `of_drop`."""
+
+    kind: str
+    in_digest: bool = True
+    of_drop: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One step of the graph.
+
+    Attributes:
+        stage: One of the eight stages.
+        name: Unique within the stage.
+        function: ``module:function`` taking a `StepRun` and returning a `StepResult`; imported
+            only where the order is executed.
+        code_version: Changes whenever the output can; a model's version where there is one.
+        partition: One of PARTITION_KINDS.
+        assets: Dagster asset name -> tables it makes. The first table is the asset's main one.
+        pool: Compute pool, or None for a step cheap enough for the orchestrator's process.
+        params_of: What of the recipe can change the output.
+        settings_of: What of the deployment the worker needs; never in the digest.
+    """
+
+    stage: str
+    name: str
+    function: str
+    code_version: str
+    partition: str
+    assets: Mapping[str, tuple[str, ...]]
+    inputs: tuple[Input, ...] = ()
+    facts: tuple[FactInput, ...] = ()
+    pool: str | None = None
+    params_of: Callable[[Recipe], dict[str, Any]] | None = None
+    settings_of: Callable[[Deployment, Recipe], dict[str, Any]] | None = None
+    description: str = ""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """All tables of the step, in the order of its assets."""
+        return tuple(table for made in self.assets.values() for table in made)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """What a step's function returns: rows by table, facts, numbers, and things to look at."""
+
+    tables: dict[str, pl.DataFrame]
+    facts: list[Fact] = field(default_factory=list[Fact])
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    display: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+
+
+class Progress(Protocol):
+    """Told how far a step is."""
+
+    def __call__(self, done: int, total: int, note: str) -> None:
+        """Take (units done, units in all, what was just done)."""
+        ...
+
+
+def _log_progress(done: int, total: int, note: str) -> None:
+    log.info("%d/%d %s", done, total, note)
+
+
+class StepRun:
+    """What a step's function is given: its inputs, the store, and a memory of its units."""
+
+    def __init__(
+        self,
+        order: Order,
+        store: BlobStore,
+        progress: Progress = _log_progress,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self.order = order
+        self.store = store
+        self._ledger = ledger
+        self.progress = progress
+        self.params = order.params
+        self.settings = order.settings
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger, for steps without a pool alone: workers in pools hold none.
+
+        Raises:
+            NotReady: This is a worker in a pool.
+        """
+        if self._ledger is None:
+            raise NotReady(f"{self.order.stage}/{self.order.step} runs in a pool, without a ledger")
+        return self._ledger
+
+    def read(self, table: str) -> pl.DataFrame:
+        """Rows of an input, all its objects together; an absent optional input has no rows."""
+        return read_objects(self.store, table, self.order.inputs.get(table, []))
+
+    def read_by_partition(self, table: str) -> dict[str, pl.DataFrame]:
+        """Rows of an input by partition."""
+        return {
+            ref.partition: read_object(self.store, ref) for ref in self.order.inputs.get(table, [])
+        }
+
+    def read_context(self, table: str) -> pl.DataFrame:
+        """Rows of a context input, all partitions together."""
+        return read_objects(self.store, table, self.order.context.get(table, []))
+
+    def blob_key(self, table: str, subject: str, suffix: str) -> str:
+        """Key of a derived object of this step: table, chained version, subject."""
+        return f"derived/{table}/{self.order.version_digest}/{subject[:2]}/{subject}{suffix}"
+
+    def put_blob(self, key: str, data: bytes | Path) -> dict[str, Any]:
+        """Store a derived object, and return its ``key``, ``sha256`` and ``size_bytes`` columns.
+
+        The first result under a key wins: where the key is taken, what lies there is described.
+        """
+        content = data.read_bytes() if isinstance(data, Path) else data
+        if not self.store.put(key, content):
+            content = self.store.get(key)
+        return {"key": key, "sha256": sha256_bytes(content), "size_bytes": len(content)}
+
+    def unit(
+        self, subject: str, compute: Callable[[], dict[str, Any]], *, blobs: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        """Return a unit's result, computing it only where no earlier run of this step did.
+
+        A step's work is many units (raw assets, clips, samples). Each result is JSON kept under
+        (step, chained version, subject): a killed step resumes, and one subject in two drops
+        is worked once. As-of reads never see these objects.
+
+        Args:
+            subject: What the unit is about, and all that its result depends on besides the
+                step's version (a release number, say).
+            compute: Makes the result; called at most once.
+            blobs: Dotted paths into the result, where ``*`` is every item, that name keys which
+                must still be in the store; else the unit is computed again.
+        """
+        name = digest([self.order.stage, self.order.step, subject])
+        key = f"progress/{self.order.stage}.{self.order.step}/{self.order.version_digest}/{name[:2]}/{name}.json"
+        try:
+            kept = json.loads(self.store.get(key))
+            if all(
+                self.store.size(blob) is not None
+                for path in blobs
+                for blob in _at_path(kept, path.split("."))
+            ):
+                return kept
+        except ObjectMissing:
+            pass
+        result = compute()
+        self.store.put(key, canonical_json(result).encode())
+        return result
+
+
+def _at_path(value: Any, path: list[str]) -> list[str]:
+    if value is None:
+        return []
+    if not path:
+        return [value]
+    head, rest = path[0], path[1:]
+    if head == "*":
+        items = value.values() if isinstance(value, dict) else value
+        return [found for item in items for found in _at_path(item, rest)]
+    return _at_path(value.get(head), rest)
+
+
+def build_order(
+    step: Step,
+    partition: str,
+    *,
+    ledger: Ledger,
+    deployment: Deployment,
+    recipe: Recipe,
+    extra_params: Mapping[str, Any] | None = None,
+) -> Order:
+    """Build the order of a step for one partition, from what is live now.
+
+    Raises:
+        NotReady: An input that is not optional has no live object.
+    """
+    inputs: dict[str, list[ObjectRef]] = {}
+    context: dict[str, list[ObjectRef]] = {}
+    for wanted in step.inputs:
+        refs = _input_refs(ledger, wanted, partition, recipe.versions.get(wanted.table))
+        if not refs and not (wanted.is_optional or wanted.is_context):
+            raise NotReady(
+                f"{step.stage}/{step.name} of {partition!r} reads {wanted.table} "
+                f"({wanted.scope}), which has nothing live: run its step first"
+            )
+        (context if wanted.is_context else inputs)[wanted.table] = refs
+    facts: dict[str, dict[str, dict[str, Any]]] = {}
+    settings = step.settings_of(deployment, recipe) if step.settings_of else {}
+    for wanted in step.facts:
+        found = ledger.present(wanted.kind)
+        if wanted.of_drop:
+            found = {key: body for key, body in found.items() if body.get("drop") == partition}
+        (facts if wanted.in_digest else settings.setdefault("facts", {}))[wanted.kind] = found
+    return Order(
+        stage=step.stage,
+        step=step.name,
+        partition=partition,
+        code_version=step.code_version,
+        params={**(step.params_of(recipe) if step.params_of else {}), **(extra_params or {})},
+        inputs=inputs,
+        context=context,
+        facts=facts,
+        settings=settings,
+        tables=step.tables,
+    )
+
+
+def _input_refs(
+    ledger: Ledger, wanted: Input, partition: str, version: str | None
+) -> list[ObjectRef]:
+    if wanted.scope == "same":
+        return ledger.live(wanted.table, partition, version=version)
+    if wanted.scope == "latest":
+        newest = ledger.newest(wanted.table, version=version)
+        return [newest] if newest else []
+    if wanted.scope == "version_of_group":
+        return ledger.live(wanted.table, parse_shard_group(partition)[0], version=version)
+    refs = ledger.live(wanted.table, version=version)
+    if wanted.scope == "groups_of_version":
+        return [ref for ref in refs if parse_shard_group(ref.partition)[0] == partition]
+    if wanted.scope == "all":
+        return refs
+    raise ValueError(f"input {wanted.table}: unknown scope {wanted.scope!r}; known are {SCOPES}")
+
+
+def finished(order: Order, ledger: Ledger, store: BlobStore) -> Report | None:
+    """Return the report of an earlier run of this very order, or None where work is left."""
+    objects: dict[str, ObjectRef] = {}
+    for table in order.tables:
+        made_by = ledger.order_digest_of(table, order.partition, order.code_version)
+        if made_by != order.digest:
+            return None
+        (objects[table],) = ledger.live(table, order.partition, version=order.code_version)
+    for table, ref in objects.items():
+        if store.size(ref.key) is None or _lost_blobs(store, table, ref):
+            return None
+    return Report(order_digest=order.digest, version_digest=order.version_digest, objects=objects)
+
+
+def _lost_blobs(store: BlobStore, table: str, ref: ObjectRef) -> list[str]:
+    columns = tables.TABLES[table].blobs
+    if not columns:
+        return []
+    rows = read_object(store, ref)
+    keys = {key for column in columns for key in rows[column].drop_nulls().unique()}
+    return sorted(key for key in keys if store.size(key) is None)
+
+
+def execute(
+    order: Order,
+    function: str,
+    store: BlobStore,
+    progress: Progress = _log_progress,
+    ledger: Ledger | None = None,
+) -> Report:
+    """Run an order: import its function, call it, store its rows, and return the report.
+
+    Raises:
+        ValueError: The function returned other tables than the order names, or rows that break
+            a table's schema.
+    """
+    module, _, name = function.partition(":")
+    result: StepResult = getattr(importlib.import_module(module), name)(
+        StepRun(order, store, progress, ledger)
+    )
+    if set(result.tables) != set(order.tables):
+        raise ValueError(
+            f"{order.stage}/{order.step}: made tables {sorted(result.tables)}, ordered were "
+            f"{sorted(order.tables)}"
+        )
+    objects: dict[str, ObjectRef] = {}
+    for table in order.tables:
+        rows = tables.conform(table, result.tables[table])
+        data = tables.to_parquet(rows)
+        sha256 = sha256_bytes(data)
+        store.put(table_key(sha256), data)
+        objects[table] = ObjectRef(
+            table=table,
+            partition=order.partition,
+            version=order.code_version,
+            version_digest=order.version_digest,
+            sha256=sha256,
+            num_rows=rows.height,
+        )
+    return Report(
+        order_digest=order.digest,
+        version_digest=order.version_digest,
+        objects=objects,
+        facts=result.facts,
+        metrics=result.metrics,
+        display=result.display,
+    )

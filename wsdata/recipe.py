@@ -1,0 +1,267 @@
+"""Recipes: the declaration that, evaluated against the catalog, gives a dataset version.
+
+Loading, checking and digesting only. What each section does is told by the module that reads
+it: gates and tiers by `preprocess.funnel`, samples and streams by `curate`, the tokenizer by
+`shard.latents`, phases by `shard.plan`. The recipe that drives arriving drops is the operating
+recipe; it is a recipe like any other.
+"""
+
+import dataclasses
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wsdata.digest import digest
+from wsdata.errors import RecipeError
+
+FRAME_COUNTS_RULE = "4k + 1"
+HAND_DOWN_MOVES = ("fewer_frames", "smaller_rung", "crop")
+TIERS = ("T0", "T1", "T2", "T3")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gates:
+    """What drops a clip: technical failure and safety alone."""
+
+    min_duration_s: float = 2.0
+    max_error_share: float = 0.05
+    safety_max: float = 0.8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tiers:
+    """How scores become a tier. The quality value lies in [0, 1]; see `preprocess.funnel`."""
+
+    t0_min: float = 0.75
+    t1_min: float = 0.55
+    t2_min: float = 0.35
+    motion_low: float = 0.002
+    motion_high: float = 0.25
+    overlay_max_share: float = 0.02
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Captions:
+    """Which captions are made, and which captioner."""
+
+    engine: str = "describer"
+    variants: tuple[str, ...] = ("dense", "short")
+    dense_tiers: tuple[str, ...] = TIERS
+    endpoint: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decontamination:
+    """When a clip counts as a copy of eval material."""
+
+    max_hash_distance: int = 31
+    min_matched_frames: int = 2
+    min_cosine: float = 0.95
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SemanticDedup:
+    """Clusters of like meaning, and how many representatives a tight group keeps."""
+
+    clusters: int = 0  # 0: follows from the number of clips
+    sample_size: int = 200_000
+    min_cosine: float = 0.93
+    keep_per_group: int = 1
+    centroids_version: str = ""  # empty: a cut fits its own
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rights:
+    """What a licence must allow for a clip to be admitted at the as-of date."""
+
+    licenses: tuple[str, ...] = ()  # empty: all that are not refused
+    refused_licenses: tuple[str, ...] = ()
+    territories: tuple[str, ...] = ("world",)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Samples:
+    """From clip to samples, and what happens to a bucket that cannot fill a global batch."""
+
+    frame_counts: tuple[int, ...] = (1, 33, 65, 121)
+    global_batch: int = 4
+    batch_of_bucket: dict[str, int] = field(default_factory=dict[str, int])
+    hand_down: tuple[str, ...] = HAND_DOWN_MOVES
+    min_bucket_samples: int = 0  # 0: the bucket's global batch
+    max_samples_per_asset: int = 0  # 0: no cap
+
+    def __post_init__(self) -> None:
+        for count in self.frame_counts:
+            if count < 1 or count % 4 != 1:
+                raise RecipeError(f"samples.frame_counts: {count} is not {FRAME_COUNTS_RULE}")
+        if unknown := set(self.hand_down) - set(HAND_DOWN_MOVES):
+            raise RecipeError(
+                f"samples.hand_down: unknown moves {sorted(unknown)}; known are {HAND_DOWN_MOVES}"
+            )
+        if self.global_batch < 1:
+            raise RecipeError(f"samples.global_batch: {self.global_batch} is not positive")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tokenizer:
+    """What turns pixels into latents. `weights` is a local folder, for engines that have one."""
+
+    engine: str = "analytic"
+    dtype: str = "fp8"
+    weights: str = ""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("fp8", "int8"):
+            raise RecipeError(f"tokenizer.dtype: {self.dtype!r}, expected 'fp8' or 'int8'")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shards:
+    """Physical layout of latents."""
+
+    max_bytes: int = 268_435_456
+    samples_per_group: int = 20_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stream:
+    """One weighted part of the mixture: source tiers x domains x modality."""
+
+    modality: str = "video"  # video | image
+    source_tiers: tuple[str, ...] = ("licensed", "crawl", "synthetic")
+    domains: tuple[str, ...] = ()  # empty: all
+    generated: bool = False  # model-generated material only; other streams admit none of it
+    audio: bool = False
+    max_epochs: float = 0.0  # 0: no cap
+    multiplier: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.modality not in ("video", "image"):
+            raise RecipeError(f"stream modality {self.modality!r}: expected 'video' or 'image'")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """A range of steps with its own rungs, tiers and weights (shares of latent tokens)."""
+
+    name: str
+    steps: int
+    rungs: tuple[str, ...]
+    tiers: tuple[str, ...]
+    weights: dict[str, float]
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise RecipeError(f"phase {self.name!r}: steps {self.steps} is not positive")
+        if not self.weights or min(self.weights.values()) < 0 or sum(self.weights.values()) <= 0:
+            raise RecipeError(f"phase {self.name!r}: weights {self.weights} have no positive sum")
+        if unknown := set(self.tiers) - set(TIERS):
+            raise RecipeError(f"phase {self.name!r}: unknown tiers {sorted(unknown)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """One declaration. See the module docstring for who reads which section."""
+
+    name: str
+    seed: int = 0
+    gates: Gates = field(default_factory=Gates)
+    tiers: Tiers = field(default_factory=Tiers)
+    captions: Captions = field(default_factory=Captions)
+    decontamination: Decontamination = field(default_factory=Decontamination)
+    semantic_dedup: SemanticDedup = field(default_factory=SemanticDedup)
+    rights: Rights = field(default_factory=Rights)
+    samples: Samples = field(default_factory=Samples)
+    tokenizer: Tokenizer = field(default_factory=Tokenizer)
+    shards: Shards = field(default_factory=Shards)
+    streams: dict[str, Stream] = field(default_factory=dict[str, Stream])
+    phases: tuple[Phase, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict[str, str])  # table -> pinned version
+
+    def __post_init__(self) -> None:
+        for phase in self.phases:
+            if unknown := set(phase.weights) - set(self.streams):
+                raise RecipeError(
+                    f"phase {phase.name!r} weighs unknown streams {sorted(unknown)}; "
+                    f"declared are {sorted(self.streams)}"
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able form that `recipe_from` reads."""
+        return dataclasses.asdict(self)
+
+    @property
+    def digest(self) -> str:
+        """Digest over the whole declaration."""
+        return digest(self.to_json())
+
+
+def _build(kind: Any, value: Any, where: str) -> Any:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _build_section(kind, value, where)
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise RecipeError(f"{where}: expected a list, got {value!r}")
+        items: list[Any] = list(typing.cast("list[Any]", value))
+        return tuple(_build(args[0], item, f"{where}[{i}]") for i, item in enumerate(items))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise RecipeError(f"{where}: expected a table, got {value!r}")
+        pairs = typing.cast("Mapping[str, Any]", value)
+        return {str(key): _build(args[1], item, f"{where}.{key}") for key, item in pairs.items()}
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise RecipeError(f"{where}: expected {kind.__name__}, got {value!r}")
+    return value
+
+
+def _build_section(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise RecipeError(f"{where}: expected a table, got {value!r}")
+    pairs = typing.cast("Mapping[str, Any]", value)
+    hints = typing.get_type_hints(kind)
+    if unknown := set(pairs) - set(hints):
+        raise RecipeError(f"{where}: unknown keys {sorted(unknown)}; known are {sorted(hints)}")
+    required = {
+        f.name
+        for f in dataclasses.fields(kind)
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    }
+    if missing := required - set(pairs):
+        raise RecipeError(f"{where}: missing keys {sorted(missing)}")
+    built = {key: _build(hints[key], item, f"{where}.{key}") for key, item in pairs.items()}
+    return kind(**built)
+
+
+def recipe_from(data: Mapping[str, Any]) -> Recipe:
+    """Build a recipe from plain data.
+
+    Raises:
+        RecipeError: An unknown or missing key, a wrong type, an impossible value; it is named.
+    """
+    return typing.cast("Recipe", _build_section(Recipe, data, "recipe"))
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Read a recipe file (TOML).
+
+    Raises:
+        RecipeError: There is no such file, it is not TOML, or it is not a recipe.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"no recipe at {path}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path} is not TOML: {error}") from error
+    try:
+        return recipe_from(data)
+    except RecipeError as error:
+        error.add_note(f"in {path}")
+        raise
