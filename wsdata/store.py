@@ -28,7 +28,7 @@ class BlobStore(Protocol):
         ...
 
     def put_file(self, key: str, path: Path) -> bool:
-        """As `put`, from a file that is left alone."""
+        """As `put`, from a file that nobody writes any more; the file itself stays."""
         ...
 
     def get(self, key: str) -> bytes:
@@ -74,7 +74,7 @@ class FolderStore:
         return self._publish(key, lambda temp: temp.write_bytes(data))
 
     def put_file(self, key: str, path: Path) -> bool:
-        """As `put`, from a file that is left alone."""
+        """As `put`, from a file that nobody writes any more; the file itself stays."""
         return self._publish(key, lambda temp: shutil.copyfile(path, temp))
 
     def _publish(self, key: str, write) -> bool:  # noqa: ANN001
@@ -134,7 +134,7 @@ class FolderStore:
         found = [
             (path.relative_to(self.root).as_posix(), path.stat().st_size)
             for path in base.rglob("*")
-            if path.is_file() and not path.name.startswith(_TEMP_PREFIX)
+            if path.is_file() and "/." not in f"/{path.relative_to(self.root).as_posix()}"
         ]
         yield from sorted(entry for entry in found if entry[0].startswith(prefix))
 
@@ -165,7 +165,7 @@ class S3Store:
         return self._put(key, data)
 
     def put_file(self, key: str, path: Path) -> bool:
-        """As `put`, from a file that is left alone."""
+        """As `put`, from a file that nobody writes any more; the file itself stays."""
         with path.open("rb") as body:
             return self._put(key, body)
 

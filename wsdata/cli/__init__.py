@@ -1,0 +1,1 @@
+"""The command line: words in, library calls, words or JSON out."""

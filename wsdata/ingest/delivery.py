@@ -1,0 +1,349 @@
+"""Drops as folders in the landing zone: the contract, making one, checking one.
+
+A drop is a folder named by its key that holds media files, ``drop.toml``, an optional
+``records.jsonl`` and, written last, ``_READY``. Landing its bytes belongs to `land`.
+"""
+
+import datetime as dt
+import json
+import os
+import re
+import secrets
+import shutil
+import tomllib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from wsdata.digest import digest
+from wsdata.errors import DropRefused, WsdataError
+from wsdata.ids import SOURCE_TIERS, DropKey, parse_drop_key
+
+DECLARATION, RECORDS, MARKER = "drop.toml", "records.jsonl", "_READY"
+FORMAT_VERSION = 1
+IMAGE_SUFFIXES = frozenset([".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff"])
+VIDEO_SUFFIXES = frozenset(
+    [".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts", ".wmv", ".flv", ".ogv", ".3gp"]
+)
+AUDIO_SUFFIXES = frozenset([".mp3", ".m4a", ".aac", ".wav", ".flac", ".ogg", ".opus"])
+MEDIA_SUFFIXES = IMAGE_SUFFIXES | VIDEO_SUFFIXES | AUDIO_SUFFIXES
+CRAWL_FIELDS = ("crawl_url", "fetched_at", "robots_allowed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declaration:
+    """What ``drop.toml`` states about every file of a drop; a record may narrow it per file.
+
+    Dates are ISO days. `generator` names the model or renderer of synthetic material;
+    `is_generated` tells model-generated video from rendered or simulated.
+    """
+
+    source_tier: str
+    source: str
+    license_id: str
+    territory: str = "world"
+    rights_from: str = ""
+    rights_until: str = ""
+    opt_out: bool = False
+    pii_policy: str = "standard"
+    generator: str = ""
+    is_generated: bool = False
+    format_version: int = FORMAT_VERSION
+
+
+def media_files(folder: Path) -> list[Path]:
+    """Media files of a drop, as sorted paths within it."""
+    return sorted(
+        path.relative_to(folder)
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix.lower() in MEDIA_SUFFIXES
+    )
+
+
+def ready_drops(landing: Path) -> dict[str, int]:
+    """Folders with a ``_READY`` marker: name -> the marker's mtime in nanoseconds, sorted."""
+    found = {path.parent.name: path.stat().st_mtime_ns for path in landing.glob(f"*/{MARKER}")}
+    return {name: found[name] for name in sorted(found)}
+
+
+def read_declaration(folder: Path) -> Declaration:
+    """Read ``drop.toml``.
+
+    Raises:
+        DropRefused: With every fault of the declaration.
+    """
+    declaration, faults = _declaration(folder)
+    if declaration is None or faults:
+        raise DropRefused(folder.name, faults)
+    return declaration
+
+
+def read_records(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read the sidecar: path within the drop -> record. No sidecar gives none.
+
+    Raises:
+        DropRefused: With every fault of the sidecar.
+    """
+    records, faults = _records(folder)
+    if faults:
+        raise DropRefused(folder.name, faults)
+    return records
+
+
+def check_drop(folder: Path) -> list[str]:
+    """Check a drop against the contract, without reading its media.
+
+    Returns:
+        Every fault found, in words; empty for a good drop. A drop without media is good.
+    """
+    faults: list[str] = []
+    try:
+        key = parse_drop_key(folder.name)
+    except ValueError as error:
+        key = None
+        faults.append(str(error))
+    if not (folder / MARKER).is_file():
+        faults.append(f"no {MARKER} marker: the delivery is not complete")
+    declaration, declared_faults = _declaration(folder)
+    records, record_faults = _records(folder)
+    faults += declared_faults + record_faults
+    if declaration is not None and key is not None:
+        for name in ("source_tier", "source"):
+            if getattr(declaration, name) != getattr(key, name):
+                faults.append(
+                    f"{DECLARATION}: {name} {getattr(declaration, name)!r} is not the "
+                    f"{getattr(key, name)!r} of the folder's name"
+                )
+    faults += _payload_faults(folder, records)
+    if declaration is not None and declaration.source_tier == "crawl":
+        faults += _crawl_faults(folder, records)
+    return faults
+
+
+def _declaration(folder: Path) -> tuple[Declaration | None, list[str]]:
+    path = folder / DECLARATION
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None, [f"no {DECLARATION}: source_tier, source and license_id must be stated"]
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return None, [f"{DECLARATION} is not TOML: {error}"]
+    kinds = {field.name: field.type for field in fields(Declaration)}
+    faults = [f"{DECLARATION}: unknown key {key!r}" for key in sorted(set(data) - set(kinds))]
+    faults += [
+        f"{DECLARATION}: no {key}"
+        for key in ("source_tier", "source", "license_id")
+        if not data.get(key)
+    ]
+    for key, value in data.items():
+        wanted = kinds.get(key)
+        if wanted is not None and type(value) is not wanted:
+            faults.append(f"{DECLARATION}: {key} is {value!r}, expected {wanted.__name__}")  # pyright: ignore[reportAttributeAccessIssue]
+    if faults:
+        return None, faults
+    declaration = Declaration(**data)
+    return declaration, _value_faults(declaration)
+
+
+def _value_faults(declaration: Declaration) -> list[str]:
+    faults: list[str] = []
+    if declaration.format_version != FORMAT_VERSION:
+        faults.append(f"{DECLARATION}: format_version {declaration.format_version}, expected 1")
+    if declaration.source_tier not in SOURCE_TIERS:
+        faults.append(
+            f"{DECLARATION}: source_tier {declaration.source_tier!r}, expected one of "
+            f"{', '.join(SOURCE_TIERS)}"
+        )
+    if declaration.is_generated and not declaration.generator:
+        faults.append(f"{DECLARATION}: generated material must name its generator")
+    faults += [
+        f"{DECLARATION}: {name} {fault}"
+        for name in ("rights_from", "rights_until")
+        if (fault := _date_fault(getattr(declaration, name)))
+    ]
+    if (
+        declaration.rights_from
+        and declaration.rights_until
+        and declaration.rights_until <= declaration.rights_from
+    ):
+        faults.append(f"{DECLARATION}: rights_until is not after rights_from")
+    return faults
+
+
+def _date_fault(text: str) -> str | None:
+    if not text:
+        return None
+    try:
+        dt.date.fromisoformat(text)
+    except ValueError:
+        return f"{text!r} is not an ISO day such as 2026-11-01"
+    return None
+
+
+def _records(folder: Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    path = folder / RECORDS
+    records: dict[str, dict[str, Any]] = {}
+    faults: list[str] = []
+    if not path.is_file():
+        return records, faults
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            faults.append(f"{RECORDS} line {number} is not JSON: {error}")
+            continue
+        named = record.get("path") if isinstance(record, dict) else None
+        if not isinstance(named, str):
+            faults.append(f"{RECORDS} line {number}: no path")
+        elif named in records:
+            faults.append(f"{RECORDS} line {number}: a second record of {named!r}")
+        else:
+            records[named] = record
+            faults += [
+                f"{RECORDS} line {number}: {name} {fault}"
+                for name in ("rights_from", "rights_until")
+                if (fault := _date_fault(str(record.get(name) or "")))
+            ]
+    return records, faults
+
+
+def _payload_faults(folder: Path, records: dict[str, dict[str, Any]]) -> list[str]:
+    faults: list[str] = []
+    known = {DECLARATION, RECORDS, MARKER}
+    present: set[str] = set()
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            faults.append(f"{name} is a link: deliver the file itself")
+        elif path.is_file():
+            present.add(name)
+            if name not in known and path.suffix.lower() not in MEDIA_SUFFIXES:
+                faults.append(f"{name}: {path.suffix or 'no suffix'} is not a media file we take")
+    # A record of a vault member goes with its file when that is sealed, so both are absent.
+    faults += [f"{RECORDS}: {name!r} is not in the drop" for name in sorted(set(records) - present)]
+    return faults
+
+
+def _crawl_faults(folder: Path, records: dict[str, dict[str, Any]]) -> list[str]:
+    faults: list[str] = []
+    for path in media_files(folder):
+        record = records.get(path.as_posix())
+        if record is None:
+            faults.append(f"{path.as_posix()}: crawled, but {RECORDS} says nothing of it")
+            continue
+        if missing := [name for name in CRAWL_FIELDS if record.get(name) is None]:
+            faults.append(f"{path.as_posix()}: crawl record lacks {', '.join(missing)}")
+    return faults
+
+
+def make_drop(
+    files: Path | Iterable[Path],
+    landing: Path,
+    declaration: Declaration,
+    *,
+    records: Iterable[dict[str, Any]] = (),
+    date: str | None = None,
+) -> DropKey:
+    """Build a drop from media files, and put it into the landing zone, marker last.
+
+    The same files declared alike give the drop that is already there.
+
+    Args:
+        files: A folder whose media files are taken with their paths, or single files.
+        landing: The landing zone.
+        declaration: What is stated about them.
+        records: Sidecar records, each with the ``path`` of a file within the drop.
+        date: Day of delivery, YYYYMMDD; today without it.
+
+    Raises:
+        WsdataError: The folder does not exist, or holds no media.
+        DropRefused: What was made would break the contract.
+    """
+    chosen = _chosen_files(files)
+    listing = digest(
+        {
+            "declaration": asdict(declaration),
+            "records": list(records := list(records)),
+            "files": [[name, path.stat().st_size, _sha256(path)] for name, path in chosen],
+        }
+    )
+    if (there := _drop_of_listing(landing, listing)) is not None:
+        return there
+    making = landing / f".making-{secrets.token_hex(6)}"
+    making.mkdir(parents=True)
+    try:
+        for name, path in chosen:
+            target = making / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        (making / DECLARATION).write_text(_toml(declaration), encoding="utf-8")
+        if records:
+            lines = (json.dumps(record, ensure_ascii=False, sort_keys=True) for record in records)
+            (making / RECORDS).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        key, folder = _publish(making, landing, declaration, date or f"{dt.date.today():%Y%m%d}")  # noqa: DTZ011
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    marker = folder / f".{MARKER}"
+    marker.write_text(json.dumps({"format_version": FORMAT_VERSION, "listing": listing}) + "\n")
+    marker.rename(folder / MARKER)
+    if faults := check_drop(folder):
+        shutil.rmtree(folder)
+        raise DropRefused(key, faults)
+    return key
+
+
+def _chosen_files(files: Path | Iterable[Path]) -> list[tuple[str, Path]]:
+    if isinstance(files, Path):
+        if not files.is_dir():
+            raise WsdataError(f"{files} is not a folder: name one that holds media files")
+        chosen = [(path.as_posix(), files / path) for path in media_files(files)]
+        if not chosen:
+            raise WsdataError(
+                f"{files} holds no media: expected files ending in "
+                f"{' '.join(sorted(VIDEO_SUFFIXES | IMAGE_SUFFIXES))}"
+            )
+        return chosen
+    return sorted((path.name, path) for path in files)
+
+
+def _publish(
+    making: Path, landing: Path, declaration: Declaration, date: str
+) -> tuple[DropKey, Path]:
+    stem = f"{declaration.source_tier}.{declaration.source}.{date}"
+    parse_drop_key(f"{stem}.001")
+    for sequence in range(1, 1_000_000):
+        folder = landing / f"{stem}.{sequence:03d}"
+        if folder.exists():
+            continue
+        making.rename(folder)
+        return DropKey(folder.name), folder
+    raise WsdataError(f"no free sequence number for {stem}: deliver under another date")
+
+
+def _drop_of_listing(landing: Path, listing: str) -> DropKey | None:
+    for name in ready_drops(landing):
+        text = (landing / name / MARKER).read_text(encoding="utf-8", errors="replace")
+        if re.search(rf'"listing": "{listing}"', text):
+            return DropKey(name)
+    return None
+
+
+def _toml(declaration: Declaration) -> str:
+    # JSON's strings, numbers and booleans are TOML's too.
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in asdict(declaration).items())
+
+
+def _sha256(path: Path) -> str:
+    import hashlib
+
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def source_name(folder: Path) -> str:
+    """A source name made of a folder's own name."""
+    name = re.sub(r"[^a-z0-9_-]+", "-", folder.absolute().name.lower()).strip("-_")
+    return name[:40] or f"folder-{os.getpid()}"

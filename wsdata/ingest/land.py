@@ -1,0 +1,216 @@
+"""Landing: a drop's files become raw assets in the store, or members of the vault.
+
+Each file is streamed once: hashed while it is copied, then the carve decides, then it is put.
+Nothing of a file is looked at but its bytes' digest. Probing belongs to `fingerprint`.
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from wsdata import tables
+from wsdata.deployment import Deployment
+from wsdata.errors import DropRefused, ObjectMissing
+from wsdata.ids import raw_key
+from wsdata.ingest.carve import carve_reason
+from wsdata.ingest.delivery import (
+    RECORDS,
+    Declaration,
+    check_drop,
+    media_files,
+    read_declaration,
+    read_records,
+)
+from wsdata.ingest.provenance import provenance_row
+from wsdata.orders import Step, StepResult, StepRun
+from wsdata.recipe import Recipe
+from wsdata.vault import VaultWriter
+
+BLOCK_BYTES = 1 << 20
+
+
+def _settings(deployment: Deployment, _recipe: Recipe) -> dict[str, Any]:
+    return {
+        "landing": deployment.landing,
+        "vault": deployment.vault,
+        "carve_salt": deployment.carve_salt,
+        "carve_share": deployment.carve_share,
+        "eval_list": deployment.read_eval_list(),
+    }
+
+
+STEP = Step(
+    stage="ingest",
+    name="land",
+    function="wsdata.ingest.land:run",
+    code_version="land-1",
+    partition="drop",
+    assets={"raw_assets": ("raw_assets", "provenance")},
+    pool="cpu",
+    settings_of=_settings,
+    description="Hash each file of a drop, carve eval material into the vault, store the rest.",
+)
+
+
+def run(run: StepRun) -> StepResult:
+    """Land one drop.
+
+    Raises:
+        DropRefused: It breaks the contract; nothing of it is landed.
+        ObjectMissing: A raw object was lost, and no landing copy of it is kept.
+    """
+    folder = Path(run.settings["landing"]) / run.order.partition
+    paths = run.unit("listing:" + run.order.partition, lambda: _listing(folder))["paths"]
+    vault = VaultWriter(run.settings["vault"])
+    eval_list = frozenset(run.settings["eval_list"])
+    landed: list[dict[str, Any]] = []
+    for done, path in enumerate(paths, start=1):
+        landed.append(
+            run.unit(
+                f"{run.order.partition}/{path}",
+                _lander(run, folder, path, vault, eval_list),
+                blobs=("key",),
+            )
+        )
+        if landed[-1]["in_vault"]:
+            _purge(folder, path)
+        run.progress(done, len(paths), path)
+    rows = _asset_rows(landed)
+    return StepResult(
+        tables={
+            "raw_assets": tables.rows_of("raw_assets", rows),
+            "provenance": tables.rows_of("provenance", [each["provenance"] for each in landed]),
+        },
+        metrics={
+            "files": len(landed),
+            "raw_assets": len(rows),
+            "vault": sum(row["in_vault"] for row in rows),
+            "bytes": sum(row["size_bytes"] for row in rows),
+        },
+        display={"raw_assets": {"files": {"type": "md", "raw_value": _file_table(landed)}}},
+    )
+
+
+def _listing(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise DropRefused(folder.name, [f"no folder {folder.name} in the landing zone"])
+    if faults := check_drop(folder):
+        raise DropRefused(folder.name, faults)
+    return {"paths": [path.as_posix() for path in media_files(folder)]}
+
+
+def _lander(
+    run: StepRun, folder: Path, path: str, vault: VaultWriter, eval_list: frozenset[str]
+) -> Callable[[], dict[str, Any]]:
+    def land() -> dict[str, Any]:
+        source = folder / path
+        if not source.is_file():
+            raise ObjectMissing(
+                f"{path} of {folder.name}: its raw object is not in the store and no landing copy "
+                "is kept: deliver the same bytes again in a new drop"
+            )
+        declaration, record = read_declaration(folder), read_records(folder).get(path, {})
+        with tempfile.TemporaryDirectory(dir=_scratch(run)) as scratch:
+            copy = Path(scratch) / "copy"
+            asset_id, size_bytes = _copy_hashing(source, copy)
+            reason = carve_reason(
+                asset_id,
+                salt=run.settings["carve_salt"],
+                share=run.settings["carve_share"],
+                eval_list=eval_list,
+            )
+            if reason is None:
+                run.store.put_file(raw_key(asset_id), copy)
+            else:
+                vault.seal(asset_id, copy, record)
+        return _landed(asset_id, size_bytes, reason, path, folder.name, declaration, record)
+
+    return land
+
+
+def _landed(
+    asset_id: str,
+    size_bytes: int,
+    reason: str | None,
+    path: str,
+    drop: str,
+    declaration: Declaration,
+    record: dict[str, Any],
+) -> dict[str, Any]:
+    in_vault = reason is not None
+    return {
+        "asset_id": asset_id,
+        "key": None if in_vault else raw_key(asset_id),
+        "size_bytes": size_bytes,
+        "suffix": Path(path).suffix.lower(),
+        "in_vault": in_vault,
+        "carve_reason": reason,
+        "provenance": provenance_row(
+            asset_id=asset_id,
+            drop=drop,
+            path=path,
+            declaration=declaration,
+            record=record,
+            in_vault=in_vault,
+        ),
+    }
+
+
+def _scratch(run: StepRun) -> str | None:
+    root = getattr(run.store, "root", None)
+    if root is None:
+        return None
+    # Beside the store, so that a copy does not cross file systems.
+    scratch = Path(root) / ".scratch"
+    scratch.mkdir(parents=True, exist_ok=True)
+    return str(scratch)
+
+
+def _copy_hashing(source: Path, target: Path) -> tuple[str, int]:
+    hasher, size = hashlib.sha256(), 0
+    with source.open("rb") as reader, target.open("wb") as writer:
+        while block := reader.read(BLOCK_BYTES):
+            hasher.update(block)
+            writer.write(block)
+            size += len(block)
+    return hasher.hexdigest(), size
+
+
+def _purge(folder: Path, path: str) -> None:
+    """Remove the landing copy of a vault member, and its line of the sidecar."""
+    (folder / path).unlink(missing_ok=True)
+    sidecar = folder / RECORDS
+    if not sidecar.is_file():
+        return
+    lines = sidecar.read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if line.strip() and json.loads(line).get("path") != path]
+    if len(kept) != len(lines):
+        temp = folder / f".{RECORDS}"
+        temp.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        temp.rename(sidecar)
+
+
+def _asset_rows(landed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {}
+    for each in landed:
+        row = rows.setdefault(
+            each["asset_id"],
+            {name: value for name, value in each.items() if name != "provenance"}
+            | {"num_files": 0},
+        )
+        row["num_files"] += 1
+    return [rows[asset_id] for asset_id in sorted(rows)]
+
+
+def _file_table(landed: list[dict[str, Any]]) -> str:
+    lines = ["| file | raw asset | bytes | goes to |", "|---|---|---:|---|"]
+    for each in landed[:200]:
+        where = f"vault ({each['carve_reason']})" if each["in_vault"] else "store"
+        lines.append(
+            f"| {each['provenance']['path']} | `{each['asset_id'][:12]}` | {each['size_bytes']:,} "
+            f"| {where} |"
+        )
+    return "\n".join(lines)

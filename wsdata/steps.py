@@ -1,0 +1,74 @@
+"""The registry of all steps, in the order a clip passes them.
+
+A step is declared beside its algorithm; this only collects. Importing it imports no model,
+no codec and no framework.
+"""
+
+from wsdata.curate import decontam, manifest, semdedup
+from wsdata.ingest import fingerprint, land, neardup, vault_prints
+from wsdata.label import audio_labels, camera, caption, embed, qc
+from wsdata.lifecycle import retention, snapshot, takedown
+from wsdata.loader import proof
+from wsdata.observability import contamination, cost, drift, killrates, mirror
+from wsdata.orders import Step
+from wsdata.preprocess import funnel, onepass
+from wsdata.preprocess.filters import audio, faces, motion, overlay, quality, safety, technical
+from wsdata.shard import captions as caption_packs
+from wsdata.shard import index, latent_shards, plan_step
+
+STAGES = (
+    "ingest", "preprocess", "label", "curate", "shard", "loader", "lifecycle", "observability",
+)  # fmt: skip
+
+_ALL: tuple[Step, ...] = (
+    land.STEP,
+    vault_prints.STEP,
+    fingerprint.STEP,
+    neardup.STEP,
+    onepass.STEP,
+    technical.STEP,
+    motion.STEP,
+    overlay.STEP,
+    quality.STEP,
+    safety.STEP,
+    faces.STEP,
+    audio.STEP,
+    funnel.STEP,
+    embed.STEP,
+    camera.STEP,
+    audio_labels.STEP,
+    caption.STEP,
+    qc.STEP,
+    decontam.STEP,
+    semdedup.CENTROIDS,
+    semdedup.ASSIGNMENTS,
+    semdedup.DUPLICATES,
+    manifest.STEP,
+    latent_shards.STEP,
+    caption_packs.STEP,
+    index.STEP,
+    plan_step.STEP,
+    proof.STEP,
+    takedown.STEP,
+    snapshot.STEP,
+    retention.STEP,
+    killrates.STEP,
+    drift.STEP,
+    contamination.STEP,
+    cost.STEP,
+    mirror.STEP,
+)
+
+STEPS: dict[str, Step] = {f"{step.stage}/{step.name}": step for step in _ALL}
+
+
+def find_step(stage: str, name: str) -> Step:
+    """Look a step up.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    try:
+        return STEPS[f"{stage}/{name}"]
+    except KeyError:
+        raise ValueError(f"no step {stage}/{name}; known are {', '.join(STEPS)}") from None
