@@ -64,3 +64,7 @@ class CursorError(WsdataError):
 
 class StepFailed(WsdataError):
     """A step ran but its outcome is outside the bounds it promises."""
+
+
+class CaptionerUnavailable(WsdataError):
+    """A caption engine as a whole does not answer: its server is down, or refuses the client."""

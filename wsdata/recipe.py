@@ -55,6 +55,14 @@ class Captions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Embeddings:
+    """What turns a clip's frames into a vector. `weights` is a local folder, where needed."""
+
+    engine: str = "imagenet"  # imagenet | siglip
+    weights: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Decontamination:
     """When a clip counts as a copy of eval material."""
 
@@ -171,6 +179,7 @@ class Recipe:
     seed: int = 0
     gates: Gates = field(default_factory=Gates)
     tiers: Tiers = field(default_factory=Tiers)
+    embeddings: Embeddings = field(default_factory=Embeddings)
     captions: Captions = field(default_factory=Captions)
     decontamination: Decontamination = field(default_factory=Decontamination)
     semantic_dedup: SemanticDedup = field(default_factory=SemanticDedup)
