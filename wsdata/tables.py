@@ -219,11 +219,12 @@ TABLES: dict[str, Table] = {
         num_errors=INT, kill_share=F64,
     ),
     "score_histograms": _table(
-        ("filter", "score_name", "source", "bin"), filter=STR, score_name=STR, source=STR,
+        ("filter", "score_name", "source", "model_version", "bin"), filter=STR, score_name=STR, source=STR,
         model_version=STR, bin=INT, low=F64, high=F64, num_clips=INT,
     ),
     "drift": _table(
-        ("filter", "score_name"), filter=STR, score_name=STR, model_version=STR, num_clips=INT,
+        ("filter", "score_name", "model_version"), filter=STR, score_name=STR,
+        model_version=STR, num_clips=INT,
         mean=F64, p10=F64, p50=F64, p90=F64, shift=F64,
     ),
     "contamination": _table(
@@ -242,9 +243,13 @@ TABLES: dict[str, Table] = {
         num_clips=INT, reason=STR,
     ),
     "snapshots": _table(
-        ("version",), version=STR, manifest_digest=STR, seq=INT, num_shards=INT, num_bytes=INT
+        ("version",), version=STR, manifest_digest=STR, num_shards=INT, num_bytes=INT, num_pinned=INT
     ),
 }  # fmt: skip
+
+
+# Made of everything else: a step that reads these to report on all tables would never be done.
+SELF_REPORTS = ("retention", "drift", "costs", "engine_mirror")
 
 
 def empty(table: str) -> pl.DataFrame:

@@ -1,0 +1,94 @@
+"""fsck: the ledger against the store, both ways."""
+
+from typing import Any
+
+from wsdata import tables
+from wsdata.catalog.ledger import Ledger
+from wsdata.catalog.objects import read_object
+from wsdata.digest import sha256_bytes
+from wsdata.errors import WsdataError
+from wsdata.lifecycle.retention import pinned_keys, verdicts
+from wsdata.records import ObjectRef
+from wsdata.store import BlobStore
+from wsdata.vault import VaultWriter
+
+
+def check_store(
+    ledger: Ledger, store: BlobStore, *, vault: str | None = None, is_deep: bool = False
+) -> dict[str, Any]:
+    """Compare what the ledger says is there with what is.
+
+    Args:
+        ledger: The ledger.
+        store: The store.
+        vault: The vault's address; its members are asked for, never read.
+        is_deep: Also read every blob whose digest a row records.
+
+    Returns:
+        ``{"ok", "objects", "blobs", "missing": [...], "damaged": [...], "orphans": [...],
+        "broken_commit": seq or None}``. Orphans are no fault: `wsdata gc` removes them.
+    """
+    missing: list[dict[str, str]] = []
+    damaged: list[dict[str, str]] = []
+    blobs: set[str] = set()
+    refs = ledger.all_objects()
+    for ref in refs:
+        where = f"{ref.table} of {ref.partition}"
+        if store.size(ref.key) is None:
+            missing.append({"key": ref.key, "named_by": where})
+            continue
+        try:
+            rows = read_object(store, ref)
+        except WsdataError as error:
+            damaged.append({"key": ref.key, "named_by": where, "fault": str(error)})
+            continue
+        for key, sha256 in _named(ref, rows):
+            if key in blobs:
+                continue
+            blobs.add(key)
+            size = store.size(key)
+            if size is None:
+                missing.append({"key": key, "named_by": where})
+            elif is_deep and sha256 and sha256_bytes(store.get(key)) != sha256:
+                damaged.append({"key": key, "named_by": where, "fault": "other bytes than recorded"})
+        if vault is not None and ref.table == "raw_assets":
+            missing += _missing_in_vault(vault, rows, where)
+    missing += [
+        {"key": key, "named_by": why}
+        for key, why in pinned_keys(ledger).items()
+        if store.size(key) is None and key not in blobs
+    ]
+    orphans = [each.key for each in verdicts(ledger, store) if each.verdict == "collectable"]
+    broken = ledger.verify_chain()
+    return {
+        "ok": not missing and not damaged and broken is None,
+        "objects": len(refs),
+        "blobs": len(blobs),
+        "missing": missing,
+        "damaged": damaged,
+        "orphans": orphans,
+        "broken_commit": broken,
+    }
+
+
+def _named(ref: ObjectRef, rows) -> list[tuple[str, str | None]]:  # noqa: ANN001
+    found: list[tuple[str, str | None]] = []
+    for column in tables.TABLES[ref.table].blobs:
+        digest_column = {"key": "sha256", "shard_key": "shard"}.get(column)
+        if column == "key" and ref.table == "raw_assets":
+            digest_column = "asset_id"
+        has_digest = digest_column in rows.columns
+        for row in rows.select(column, *([digest_column] if has_digest else [])).unique().iter_rows():
+            if row[0] is not None:
+                found.append((row[0], row[1] if has_digest else None))
+    return sorted(found, key=lambda each: each[0])
+
+
+def _missing_in_vault(vault: str, rows, where: str) -> list[dict[str, str]]:  # noqa: ANN001
+    writer = VaultWriter(vault)
+    members = rows.filter(rows["in_vault"])["asset_id"]
+    return [
+        {"key": f"vault:{asset_id}", "named_by": where}
+        for asset_id in members
+        if not writer.holds(asset_id)
+    ]

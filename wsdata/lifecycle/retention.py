@@ -1,0 +1,131 @@
+"""Retention: what every object of the store is kept for, and what is garbage.
+
+Nothing is deleted here but by `collect_garbage`, which is dry unless told otherwise.
+"""
+
+from dataclasses import dataclass
+
+from wsdata import tables
+from wsdata.catalog.ledger import Ledger
+from wsdata.catalog.objects import read_object
+from wsdata.errors import ObjectMissing
+from wsdata.orders import FactInput, Input, Step, StepResult, StepRun
+from wsdata.records import ObjectRef, table_key
+from wsdata.store import BlobStore
+
+STEP = Step(
+    stage="lifecycle",
+    name="retention",
+    function="wsdata.lifecycle.retention:run",
+    code_version="retention-1",
+    partition="none",
+    assets={"retention": ("retention",)},
+    inputs=tuple(
+        Input(table=table, scope="all", is_optional=True)
+        for table in tables.TABLES
+        if table not in tables.SELF_REPORTS
+    ),
+    facts=(FactInput(kind="pin"),),
+    description="Of each stored object, what it is kept for; what nothing refers to is listed.",
+)
+
+# Derived by prefix: these explain themselves, and no row names them.
+_KEPT_PREFIXES = {
+    "progress/": "memory of finished units",
+    "training/datasets/": "pointer of a dataset version",
+    "training/plans/": "step plan",
+    "training/index/": "dataset index",
+    "training/packs/": "caption pack",
+    "inbox/": "reports of trainers",
+    "mirror/": "logs of the engine mirror",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What one object is kept for. `verdict`: pinned | live | history | kept | collectable."""
+
+    key: str
+    size_bytes: int
+    verdict: str
+    reason: str
+
+
+def run(run: StepRun) -> StepResult:
+    """Report on the whole store; in rows, only what could be collected."""
+    found = verdicts(run.ledger, run.store)
+    totals: dict[str, list[int]] = {}
+    for each in found:
+        total = totals.setdefault(each.verdict, [0, 0])
+        total[0] += 1
+        total[1] += each.size_bytes
+    lines = ["| verdict | objects | bytes |", "|---|---:|---:|"]
+    lines += [f"| {name} | {n:,} | {size:,} |" for name, (n, size) in sorted(totals.items())]
+    garbage = [
+        {"key": v.key, "size_bytes": v.size_bytes, "verdict": v.verdict, "reason": v.reason}
+        for v in found
+        if v.verdict == "collectable"
+    ]
+    return StepResult(
+        tables={"retention": tables.rows_of("retention", garbage)},
+        metrics={f"{name}_bytes": size for name, (_, size) in totals.items()},
+        display={"retention": {"totals": {"type": "md", "raw_value": "\n".join(lines)}}},
+    )
+
+
+def verdicts(ledger: Ledger, store: BlobStore) -> list[Verdict]:
+    """Judge every object of the store, sorted by key."""
+    live = {ref.sha256: ref for ref in ledger.all_objects()}
+    history = {table_key(sha) for sha in ledger.ever()}
+    live_tables = {table_key(sha) for sha in live}
+    named = blobs_named(store, list(live.values()))
+    pinned = pinned_keys(ledger)
+    found: list[Verdict] = []
+    for key, size in store.list(""):
+        if key in pinned:
+            verdict, reason = "pinned", pinned[key]
+        elif key in live_tables:
+            verdict, reason = "live", "rows of a live object"
+        elif key in named:
+            verdict, reason = "live", f"named by {named[key]}"
+        elif key in history:
+            verdict, reason = "history", "rows that as-of reads may ask"
+        else:
+            prefix = next((p for p in _KEPT_PREFIXES if key.startswith(p)), None)
+            verdict, reason = (
+                ("kept", _KEPT_PREFIXES[prefix]) if prefix else ("collectable", "nothing names it")
+            )
+        found.append(Verdict(key=key, size_bytes=size, verdict=verdict, reason=reason))
+    return found
+
+
+def blobs_named(store: BlobStore, refs: list[ObjectRef]) -> dict[str, str]:
+    """Blob keys that rows of live objects name: key -> table."""
+    named: dict[str, str] = {}
+    for ref in refs:
+        for column in tables.TABLES[ref.table].blobs:
+            try:
+                keys = read_object(store, ref)[column].drop_nulls().unique()
+            except ObjectMissing:
+                continue  # fsck tells of it; what it named is kept by no one else
+            named |= dict.fromkeys(keys, ref.table)
+    return named
+
+
+def pinned_keys(ledger: Ledger) -> dict[str, str]:
+    """Keys that a pin holds: key -> which version's pin."""
+    return {
+        key: f"pin of {version}"
+        for version, body in ledger.present("pin").items()
+        for key in body["keys"]
+    }
+
+
+def collect_garbage(ledger: Ledger, store: BlobStore, *, is_applied: bool) -> list[Verdict]:
+    """List what nothing refers to, and delete it if told so."""
+    garbage = [each for each in verdicts(ledger, store) if each.verdict == "collectable"]
+    if is_applied:
+        for each in garbage:
+            store.delete(each.key)
+    return garbage
+

@@ -1,0 +1,159 @@
+"""Takedown: a rights request becomes tombstones at once, and a report of where it was used.
+
+Nothing is decoded or encoded again: the next cut leaves every descendant out.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+import polars as pl
+
+from wsdata import tables
+from wsdata.catalog.ledger import Ledger
+from wsdata.catalog.objects import read_table
+from wsdata.digest import digest, short_digest
+from wsdata.errors import CatalogError
+from wsdata.lifecycle.tombstone import Criteria, named_assets, twins_of
+from wsdata.lifecycle.versions import all_versions, base_of, next_version
+from wsdata.orders import FactInput, Step, StepResult, StepRun
+from wsdata.records import Fact
+from wsdata.store import BlobStore
+
+STEP = Step(
+    stage="lifecycle",
+    name="takedowns",
+    function="wsdata.lifecycle.takedown:run",
+    code_version="takedowns-1",
+    partition="none",
+    assets={"takedowns": ("takedowns",)},
+    facts=(FactInput(kind="takedown"),),
+    description="Every takedown so far: the assets it named, their twins, the clips they gave.",
+)
+
+
+def run(run: StepRun) -> StepResult:
+    """List all takedowns as rows."""
+    requests = run.order.facts["takedown"]
+    rows = [
+        {
+            "request_id": request_id,
+            "asset_id": asset_id,
+            "role": role,
+            "num_clips": body["clips_of"].get(asset_id, 0),
+            "reason": body["reason"],
+        }
+        for request_id, body in requests.items()
+        for role, ids in (("named", body["assets"]), ("twin", body["twins"]))
+        for asset_id in ids
+    ]
+    lines = ["| request | assets | twins | clips | reason |", "|---|---:|---:|---:|---|"]
+    lines += [
+        f"| {request_id} | {len(body['assets'])} | {len(body['twins'])} "
+        f"| {sum(body['clips_of'].values())} | {body['reason']} |"
+        for request_id, body in requests.items()
+    ]
+    return StepResult(
+        tables={"takedowns": tables.rows_of("takedowns", rows)},
+        metrics={"requests": len(requests), "assets": len(rows)},
+        display={"takedowns": {"requests": {"type": "md", "raw_value": "\n".join(lines)}}},
+    )
+
+
+def request_takedown(
+    ledger: Ledger, store: BlobStore, criteria: Criteria, *, reason: str, is_dry_run: bool = False
+) -> dict[str, Any]:
+    """Exclude what a request names, and its twins, from every version cut from now on.
+
+    Args:
+        ledger: The ledger.
+        store: The store.
+        criteria: What the request names.
+        reason: Who asks and why; kept.
+        is_dry_run: Report alone, exclude nothing.
+
+    Returns:
+        ``request_id, assets, twins, clips, versions, next_version``.
+
+    Raises:
+        CatalogError: The request names nothing that was landed.
+    """
+    assets = named_assets(ledger, store, criteria)
+    twins = twins_of(ledger, store, assets)
+    clips = _clips_of(ledger, store, [*assets, *twins])
+    counts = {asset: clips["asset_id"].eq(asset).sum() for asset in [*assets, *twins]}
+    body: dict[str, Any] = {
+        "criteria": asdict(criteria),
+        "reason": reason,
+        "assets": assets,
+        "twins": twins,
+        "clips_of": counts,
+        "next_version": next_version(ledger),
+    }
+    request_id = "t" + short_digest([body["criteria"], reason, assets, twins])
+    if not is_dry_run and request_id not in ledger.present("takedown"):
+        facts = [Fact(kind="takedown", subject=request_id, body=body)]
+        facts += [
+            Fact(kind="tombstone", subject=asset, body={"request_id": request_id, "role": role})
+            for role, ids in (("named", assets), ("twin", twins))
+            for asset in ids
+        ]
+        ledger.state(facts, step="takedown/request")
+    return {"is_dry_run": is_dry_run, **_report(ledger, store, request_id, body, clips)}
+
+
+def report_takedown(ledger: Ledger, store: BlobStore, request_id: str) -> dict[str, Any]:
+    """Tell what a takedown excluded, and where its material was used before.
+
+    Raises:
+        CatalogError: There is no such request.
+    """
+    requests = ledger.present("takedown")
+    if request_id not in requests:
+        known = ", ".join(requests) or "none"
+        raise CatalogError(f"no takedown {request_id!r}: there are {known}")
+    body = requests[request_id]
+    clips = _clips_of(ledger, store, [*body["assets"], *body["twins"]])
+    report = _report(ledger, store, request_id, body, clips)
+    return report | {"report_digest": digest(report)}
+
+
+def _report(
+    ledger: Ledger, store: BlobStore, request_id: str, body: dict[str, Any], clips: pl.DataFrame
+) -> dict[str, Any]:
+    ids = clips["clip_id"].to_list()
+    return {
+        "request_id": request_id,
+        "assets": body["assets"],
+        "twins": body["twins"],
+        "clips": ids,
+        "versions": [_use(ledger, store, version, ids) for version in all_versions(ledger)],
+        "next_version": body["next_version"],
+    }
+
+
+def _use(ledger: Ledger, store: BlobStore, version: str, clips: list[str]) -> dict[str, Any]:
+    from wsdata.lifecycle.plans import load_plan
+
+    index = read_table(ledger, store, "dataset_index", base_of(version))
+    used = index.filter(pl.col("clip_id").is_in(clips))
+    patch = ledger.present("dataset_version").get(version, {}).get("patch", {})
+    used = used.filter(~pl.col("sample_id").is_in(patch.get("excluded", [])))
+    use: dict[str, Any] = {
+        "version": version,
+        "samples": used.height,
+        "shards": sorted(used["shard"].unique()),
+        "first_step": None,
+    }
+    plan = load_plan(ledger, store, version) if used.height else None
+    if plan is not None:
+        served = [
+            plan.where(clip, until_step=plan.num_steps) for clip in used["clip_id"].unique().sort()
+        ]
+        steps = [where[0] for each in served for where in each]
+        use |= {"first_step": min(steps, default=None), "num_steps": len(set(steps))}
+    return use
+
+
+def _clips_of(ledger: Ledger, store: BlobStore, assets: list[str]) -> pl.DataFrame:
+    clips = read_table(ledger, store, "clips").filter(pl.col("asset_id").is_in(assets))
+    return clips.unique("clip_id").sort("clip_id")

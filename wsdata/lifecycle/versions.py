@@ -1,0 +1,91 @@
+"""Dataset versions as the ledger knows them: what each was cut from, and which is next.
+
+Fact ``dataset_version`` about ``v3`` holds its recipe, as-of date and the digest of what it was
+cut from; about the patch ``v3.1`` its parent, first step and the samples it leaves out.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from wsdata.catalog.ledger import Ledger
+from wsdata.catalog.objects import read_table
+from wsdata.errors import CatalogError
+from wsdata.ids import parse_version
+from wsdata.store import BlobStore
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VersionSummary:
+    """One dataset version in a list. Counts are of the manifest; a patch counts what is left."""
+
+    version: str
+    parent: str | None
+    as_of_date: str | None
+    manifest_digest: str
+    num_samples: int
+    num_shards: int
+    num_lost: int
+
+
+def all_versions(ledger: Ledger) -> list[str]:
+    """Every version with a live manifest, and every patch of one, in order."""
+    names = {ref.partition for ref in ledger.live("manifests")}
+    names |= {name for name, body in ledger.present("dataset_version").items() if "patch" in body}
+    return sorted(names, key=parse_version)
+
+
+def latest_version(ledger: Ledger) -> str | None:
+    """The newest cut version (patches aside), or None before the first."""
+    names = [ref.partition for ref in ledger.live("manifests")]
+    return max(names, key=parse_version) if names else None
+
+
+def next_version(ledger: Ledger) -> str:
+    """The name that the next cut gets."""
+    latest = latest_version(ledger)
+    return f"v{parse_version(latest)[0] + 1}" if latest else "v1"
+
+
+def base_of(version: str) -> str:
+    """The cut version that a patch belongs to; a cut version is its own base."""
+    return f"v{parse_version(version)[0]}"
+
+
+def require_version(ledger: Ledger, version: str) -> None:
+    """Check that a version exists.
+
+    Raises:
+        ValueError: The name is not a version's.
+        CatalogError: There is none of that name.
+    """
+    parse_version(version)
+    known = all_versions(ledger)
+    if version not in known:
+        raise CatalogError(
+            f"no dataset version {version!r}: there are {', '.join(known) or 'none yet'}; "
+            "`wsdata run` cuts the next"
+        )
+
+
+def summarize(ledger: Ledger, store: BlobStore, version: str) -> VersionSummary:
+    """Count what a version holds."""
+    from wsdata.curate.manifest import manifest_digest
+
+    require_version(ledger, version)
+    base = base_of(version)
+    manifest = read_table(ledger, store, "manifests", base)
+    index = read_table(ledger, store, "dataset_index", base)
+    body: dict[str, Any] = ledger.present("dataset_version").get(version, {})
+    excluded = set(body.get("patch", {}).get("excluded", ()))
+    manifest = manifest.filter(~pl.col("sample_id").is_in(sorted(excluded)))
+    return VersionSummary(
+        version=version,
+        parent=base if version != base else body.get("parent"),
+        as_of_date=body.get("as_of_date"),
+        manifest_digest=manifest_digest(manifest),
+        num_samples=manifest.height,
+        num_shards=index["shard"].n_unique(),
+        num_lost=read_table(ledger, store, "index_losses", base).height,
+    )
