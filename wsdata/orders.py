@@ -227,8 +227,18 @@ def build_order(
     deployment: Deployment,
     recipe: Recipe,
     extra_params: Mapping[str, Any] | None = None,
+    as_of: int | None = None,
 ) -> Order:
     """Build the order of a step for one partition, from what is live now.
+
+    Args:
+        step: The step.
+        partition: A partition of the step's kind.
+        ledger: What is live, and what was stated.
+        deployment: Where the step's settings come from.
+        recipe: Where its parameters come from.
+        extra_params: Parameters that no recipe holds.
+        as_of: A commit to read the ledger as of, for a step that must not see what came later.
 
     Raises:
         NotReady: An input that is not optional has no live object.
@@ -236,7 +246,9 @@ def build_order(
     inputs: dict[str, list[ObjectRef]] = {}
     context: dict[str, list[ObjectRef]] = {}
     for wanted in step.inputs:
-        refs = _input_refs(ledger, wanted, partition, recipe.versions.get(wanted.table))
+        refs = _input_refs(
+            ledger, wanted, partition, recipe.versions.get(wanted.table), as_of
+        )
         if not refs and not (wanted.is_optional or wanted.is_context):
             raise NotReady(
                 f"{step.stage}/{step.name} of {partition!r} reads {wanted.table} "
@@ -246,7 +258,7 @@ def build_order(
     facts: dict[str, dict[str, dict[str, Any]]] = {}
     settings = step.settings_of(deployment, recipe) if step.settings_of else {}
     for wanted in step.facts:
-        found = ledger.present(wanted.kind)
+        found = ledger.present(wanted.kind, as_of=as_of)
         if wanted.of_drop:
             found = {key: body for key, body in found.items() if body.get("drop") == partition}
         (facts if wanted.in_digest else settings.setdefault("facts", {}))[wanted.kind] = found
@@ -265,16 +277,17 @@ def build_order(
 
 
 def _input_refs(
-    ledger: Ledger, wanted: Input, partition: str, version: str | None
+    ledger: Ledger, wanted: Input, partition: str, version: str | None, as_of: int | None
 ) -> list[ObjectRef]:
     if wanted.scope == "same":
-        return ledger.live(wanted.table, partition, version=version)
+        return ledger.live(wanted.table, partition, version=version, as_of=as_of)
     if wanted.scope == "latest":
-        newest = ledger.newest(wanted.table, version=version)
+        newest = ledger.newest(wanted.table, version=version, as_of=as_of)
         return [newest] if newest else []
     if wanted.scope == "version_of_group":
-        return ledger.live(wanted.table, parse_shard_group(partition)[0], version=version)
-    refs = ledger.live(wanted.table, version=version)
+        base = parse_shard_group(partition)[0]
+        return ledger.live(wanted.table, base, version=version, as_of=as_of)
+    refs = ledger.live(wanted.table, version=version, as_of=as_of)
     if wanted.scope == "groups_of_version":
         return [ref for ref in refs if parse_shard_group(ref.partition)[0] == partition]
     if wanted.scope == "all":

@@ -126,9 +126,11 @@ class Ledger:
         newest = {row.partition: row for row in rows}
         return [_ref(newest[key]) for key in sorted(newest)]
 
-    def newest(self, table: str, *, version: str | None = None) -> ObjectRef | None:
+    def newest(
+        self, table: str, *, version: str | None = None, as_of: int | None = None
+    ) -> ObjectRef | None:
         """The object of a table that was committed last, of any partition; None if none is live."""
-        rows = self._live_rows(table, version=version)
+        rows = self._live_rows(table, version=version, as_of=as_of)
         return _ref(rows[-1]) if rows else None
 
     def versions(self, table: str, partition: str) -> list[ObjectRef]:
