@@ -1,0 +1,400 @@
+"""The step plan: a pure function from (dataset index, seed, step) to samples, and its inverse.
+
+Closed form, integers only. A phase is a range of steps. The bucket of a step is a letter of the
+phase's balanced bucket word; the pool of a slot is a letter of the bucket's balanced stream
+word, read on by one batch each time that the bucket's turn comes; the sample is a keyed
+permutation of the pool, another for each epoch. Nothing depends on ranks. Pools are (stream,
+bucket, tiers admitted), and a pool goes on from phase to phase where it left off.
+
+Past its last step a plan goes on with its last phase. How weights become counts belongs to
+`plan_mixture`, patches to `plan_exclusion` and `plan_patch`, who reads what to `loader`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from wsdata.digest import digest
+from wsdata.errors import PlanError
+from wsdata.shard.permute import hash_values, make_key, permute, unpermute
+from wsdata.shard.plan_exclusion import Patch, served_places
+from wsdata.shard.plan_mixture import (
+    BucketMix,
+    PhaseMix,
+    Pool,
+    exact,
+    mix_from_json,
+    mix_phase,
+    mix_to_json,
+    pool_from_json,
+)
+from wsdata.shard.plan_pools import admit_pools, check_pools, pool_rows, sort_index
+from wsdata.shard.plan_words import Word
+
+I64 = NDArray[np.int64]
+
+FORMAT_VERSION = 1
+_PAIRS_AT_ONCE = 1_000_000  # (epoch, sample) pairs inverted in one go
+
+
+class PlannedSample(NamedTuple):
+    """One slot of one step. `row` counts the index sorted by sample id; `pool` is `pools[pool]`."""
+
+    slot: int
+    sample_id: str
+    clip_id: str
+    stream: str
+    epoch: int
+    pool: int
+    row: int
+
+
+class Served(NamedTuple):
+    """One time that a sample is served."""
+
+    step: int
+    slot: int
+    epoch: int
+
+
+class Draws(NamedTuple):
+    """Slots as arrays of one length: step, slot, pool, epoch, place within the pool."""
+
+    steps: I64
+    slots: I64
+    pools: I64
+    epochs: I64
+    places: I64
+
+
+class _Turn(NamedTuple):
+    phase: int
+    mix: int  # index of the bucket within the phase
+    bucket: BucketMix
+    turn: int  # steps of that bucket before this one, within the phase
+
+
+class _Use(NamedTuple):
+    phase: int
+    mix: int
+    letter: int  # of the pool in the bucket's stream word
+    base: int  # draws of the pool before the phase
+    end: int  # ... and after the part of the phase that was asked about
+
+
+class StepPlan:
+    """See the module docstring. Made by `compile`, `from_json` and `plan_patch.apply_patch`."""
+
+    def __init__(
+        self,
+        index_rows: pl.DataFrame,
+        *,
+        seed: int,
+        pools: Sequence[Pool],
+        phases: Sequence[PhaseMix],
+        patches: Sequence[Patch] = (),
+    ) -> None:
+        self.index = sort_index(index_rows)
+        self.seed = seed
+        self.pools = tuple(pools)
+        self.phases = tuple(phases)
+        self.patches = tuple(patches)
+        self._rows = [pool_rows(self.index, pool) for pool in self.pools]
+        check_pools(self.pools, self._rows)
+        self._keys = [make_key("pool", seed, pool.name) for pool in self.pools]
+        self._starts = [0]
+        for phase in self.phases:
+            self._starts.append(self._starts[-1] + phase.num_steps)
+        self._bucket_words: dict[int, Word] = {}
+        self._stream_words: dict[tuple[int, int], Word] = {}
+        self._bases: dict[tuple[int, int], int] = {}
+
+    @classmethod
+    def compile(
+        cls,
+        index_rows: pl.DataFrame,
+        *,
+        seed: int,
+        phases: Sequence[Mapping[str, Any]],
+        streams: Mapping[str, Mapping[str, Any]],
+        samples: Mapping[str, Any],
+    ) -> "StepPlan":
+        """Compile the plan of a dataset version.
+
+        Args:
+            index_rows: Rows of table ``dataset_index``, in any order.
+            seed: Keys every permutation.
+            phases: The recipe's phases, as plain dicts, in the order of training.
+            streams: The recipe's streams, as plain dicts.
+            samples: The recipe's ``samples`` section, as a plain dict.
+
+        Raises:
+            PlanError: There is no phase or an empty one, a bucket cannot fill a global batch, a
+                share is too small to be drawn, or epoch caps leave too little data.
+        """
+        if not phases:
+            raise PlanError("the recipe declares no phase, so there is no step to plan: add one")
+        index = sort_index(index_rows)
+        epochs_left = {
+            str(stream): exact(section["max_epochs"])
+            for stream, section in streams.items()
+            if section.get("max_epochs")
+        }
+        pools: list[Pool] = []
+        mixes: list[PhaseMix] = []
+        for phase in phases:
+            mix, taken = mix_phase(
+                phase,
+                admit_pools(index, phase, pools),
+                streams=streams,
+                samples=samples,
+                epochs_left=epochs_left,
+            )
+            mixes.append(mix)
+            for stream in epochs_left:
+                epochs_left[stream] -= taken.get(stream, Fraction(0))
+        return cls(index, seed=seed, pools=pools, phases=mixes)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], index_rows: pl.DataFrame) -> "StepPlan":
+        """Read what `to_json` wrote, over the rows of the dataset index that it was compiled from.
+
+        Raises:
+            PlanError: Another format version, or the index cannot be the one that was planned.
+        """
+        if data.get("format_version") != FORMAT_VERSION:
+            raise PlanError(
+                f"step plan has format {data.get('format_version')!r}, this code reads "
+                f"{FORMAT_VERSION}: use the release of wsdata that wrote it"
+            )
+        return cls(
+            index_rows,
+            seed=int(data["seed"]),
+            pools=[pool_from_json(pool) for pool in data["pools"]],
+            phases=[mix_from_json(phase) for phase in data["phases"]],
+            patches=[Patch.from_json(patch) for patch in data["patches"]],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able form: the integers that define the plan, and its patch log."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "seed": self.seed,
+            "pools": [{**asdict(pool), "tiers": list(pool.tiers)} for pool in self.pools],
+            "phases": [mix_to_json(phase) for phase in self.phases],
+            "patches": [patch.to_json() for patch in self.patches],
+        }
+
+    @cached_property
+    def plan_id(self) -> str:
+        """Digest over all that decides which sample is served when, patches included."""
+        return digest(self.to_json())
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of all phases together. Later ones can be asked for: the last phase goes on."""
+        return self._starts[-1]
+
+    @property
+    def num_samples(self) -> int:
+        """Samples that some phase admits."""
+        return int(np.unique(np.concatenate(self._rows)).size)
+
+    @property
+    def batch_sizes(self) -> dict[str, int]:
+        """Global batch of every bucket that is ever drawn."""
+        return {mix.bucket: mix.batch_size for phase in self.phases for mix in phase.buckets}
+
+    def phase(self, step: int) -> PhaseMix:
+        """Phase that a step belongs to."""
+        return self.phases[self._phase_at(step)]
+
+    def bucket(self, step: int) -> str:
+        """Bucket that a step draws all its samples from."""
+        return self._turn(step).bucket.bucket
+
+    def batch_size(self, step: int) -> int:
+        """Samples in a step's global batch."""
+        return self._turn(step).bucket.batch_size
+
+    def samples(
+        self, step: int, *, first_slot: int = 0, end_slot: int | None = None
+    ) -> list[PlannedSample]:
+        """Return the samples of slots [first_slot, end_slot) of a step, in global order.
+
+        Raises:
+            ValueError: A negative step, or slots outside the step's global batch.
+        """
+        draws = self.draws(step, first_slot=first_slot, end_slot=end_slot)
+        rows = self.rows_of(draws)
+        taken = self.index.select("sample_id", "clip_id")[rows].rows()
+        columns = (draws.slots, draws.epochs, draws.pools, rows)
+        numbers = cast("list[list[int]]", np.stack(columns, axis=1).tolist())
+        return [
+            PlannedSample(slot, sample_id, clip_id, self.pools[pool].stream, epoch, pool, row)
+            for (slot, epoch, pool, row), (sample_id, clip_id) in zip(numbers, taken, strict=True)
+        ]
+
+    def draws(self, step: int, *, first_slot: int = 0, end_slot: int | None = None) -> Draws:
+        """As `samples`, as arrays of what is served, patches applied."""
+        turn = self._turn(step)
+        size = turn.bucket.batch_size
+        end = size if end_slot is None else end_slot
+        if not 0 <= first_slot <= end <= size:
+            raise ValueError(f"step {step} has slots [0, {size}), asked for [{first_slot}, {end})")
+        slots = np.arange(first_slot, end, dtype=np.int64)
+        letters, counts = self._stream_word(turn.phase, turn.mix).at(turn.turn * size + slots)
+        pools = np.array(turn.bucket.pools, dtype=np.int64)[letters]
+        epochs, places = np.zeros_like(slots), np.zeros_like(slots)
+        steps = np.full_like(slots, step)
+        for pool in cast("list[int]", np.unique(pools).tolist()):
+            mask = pools == pool
+            length = self.pools[pool].num_samples
+            epoch, position = np.divmod(self._base(turn.phase, pool) + counts[mask], length)
+            base = permute(position, length, hash_values(epoch, self._keys[pool]))
+            epochs[mask] = epoch
+            places[mask] = self._served(pool, steps[mask], epoch, base)
+        return Draws(steps, slots, pools, epochs, places)
+
+    def rows_of(self, draws: Draws) -> I64:
+        """Rows (of the index sorted by sample id) that draws are of."""
+        rows = np.zeros_like(draws.places)
+        for pool in cast("list[int]", np.unique(draws.pools).tolist()):
+            mask = draws.pools == pool
+            rows[mask] = self._rows[pool][draws.places[mask]]
+        return rows
+
+    def places_of(self, rows: I64) -> dict[int, I64]:
+        """Places of sorted rows in each pool that holds any of them, ascending."""
+        found: dict[int, I64] = {}
+        for pool, mine in enumerate(self._rows):
+            places = np.flatnonzero(np.isin(mine, rows)).astype(np.int64)
+            if places.size:
+                found[pool] = places
+        return found
+
+    def where(self, clip_id: str, until_step: int | None = None) -> list[Served]:
+        """Every time in steps [0, until_step) that a sample of a clip is served, in order.
+
+        Args:
+            clip_id: A clip of the dataset version; an unknown one is never served.
+            until_step: Default: the end of the plan's own steps.
+        """
+        rows = (self.index["clip_id"] == clip_id).arg_true().to_numpy().astype(np.int64)
+        end = self.num_steps if until_step is None else until_step
+        found: list[Served] = []
+        for pool, places in self.places_of(rows).items():
+            # A sample also stands in for excluded ones, so their draws are looked at too.
+            excluded = [p.excluded[pool] for p in self.patches if pool in p.excluded]
+            asked = np.unique(np.concatenate([places, *excluded]))
+            for draws in self.draws_of(pool, asked, until_step=end):
+                mine = np.isin(self.serve(pool, draws), places)
+                found += [
+                    Served(*item)
+                    for item in zip(
+                        cast("list[int]", draws.steps[mine].tolist()),
+                        cast("list[int]", draws.slots[mine].tolist()),
+                        cast("list[int]", draws.epochs[mine].tolist()),
+                        strict=True,
+                    )
+                ]
+        return sorted(found)
+
+    def draws_of(self, pool: int, places: I64, *, until_step: int) -> Iterator[Draws]:
+        """Every draw of some places of a pool in steps [0, until_step), patches not applied.
+
+        Yields in chunks, in no order that matters.
+        """
+        length = self.pools[pool].num_samples
+        stride = max(1, _PAIRS_AT_ONCE // len(places))
+        for use in self._uses(pool, until_step):
+            last_epoch = (use.end - 1) // length
+            for first in range(use.base // length, last_epoch + 1, stride):
+                span = np.arange(first, min(first + stride, last_epoch + 1), dtype=np.int64)
+                epochs, tiled = np.repeat(span, len(places)), np.tile(places, len(span))
+                positions = unpermute(tiled, length, hash_values(epochs, self._keys[pool]))
+                counts = epochs * length + positions
+                inside = (counts >= use.base) & (counts < use.end)
+                word = self._stream_word(use.phase, use.mix)
+                numbers = word.find(use.letter, counts[inside] - use.base)
+                turns, slots = np.divmod(
+                    numbers, self.phases[use.phase].buckets[use.mix].batch_size
+                )
+                steps = self._starts[use.phase] + self._bucket_word(use.phase).find(use.mix, turns)
+                pools = np.full_like(steps, pool)
+                yield Draws(steps, slots, pools, epochs[inside], tiled[inside])
+
+    def serve(self, pool: int, draws: Draws) -> I64:
+        """Places that are served for draws of one pool once the patches are applied."""
+        return self._served(pool, draws.steps, draws.epochs, draws.places)
+
+    def _served(self, pool: int, steps: I64, epochs: I64, places: I64) -> I64:
+        return served_places(
+            self.patches,
+            pool,
+            key=self._keys[pool],
+            length=self.pools[pool].num_samples,
+            steps=steps,
+            epochs=epochs,
+            places=places,
+        )
+
+    def _phase_at(self, step: int) -> int:
+        if step < 0:
+            raise ValueError(f"step {step}: steps count from 0")
+        for phase, end in enumerate(self._starts[1:]):
+            if step < end:
+                return phase
+        return len(self.phases) - 1
+
+    def _turn(self, step: int) -> _Turn:
+        phase = self._phase_at(step)
+        local = np.array([step - self._starts[phase]], dtype=np.int64)
+        letters, turns = self._bucket_word(phase).at(local)
+        mix = int(letters[0])
+        return _Turn(phase, mix, self.phases[phase].buckets[mix], int(turns[0]))
+
+    def _uses(self, pool: int, until_step: int) -> Iterator[_Use]:
+        for phase, content in enumerate(self.phases):
+            stop = until_step if phase == len(self.phases) - 1 else self._starts[phase + 1]
+            num_steps = min(stop, until_step) - self._starts[phase]
+            for mix, bucket in enumerate(content.buckets):
+                if pool in bucket.pools and num_steps > 0:
+                    base, drawn = self._base(phase, pool), self._drawn(phase, pool, num_steps)
+                    if drawn:
+                        yield _Use(phase, mix, bucket.pools.index(pool), base, base + drawn)
+
+    def _base(self, phase: int, pool: int) -> int:
+        """Draws of a pool in all phases before one."""
+        if (phase, pool) not in self._bases:
+            self._bases[phase, pool] = sum(
+                self._drawn(earlier, pool, self.phases[earlier].num_steps)
+                for earlier in range(phase)
+            )
+        return self._bases[phase, pool]
+
+    def _drawn(self, phase: int, pool: int, num_steps: int) -> int:
+        """Draws of a pool in the first steps of a phase."""
+        for mix, bucket in enumerate(self.phases[phase].buckets):
+            if pool in bucket.pools:
+                turns = self._bucket_word(phase).count(mix, num_steps)
+                word = self._stream_word(phase, mix)
+                return word.count(bucket.pools.index(pool), turns * bucket.batch_size)
+        return 0
+
+    def _bucket_word(self, phase: int) -> Word:
+        if phase not in self._bucket_words:
+            turns = [bucket.num_turns for bucket in self.phases[phase].buckets]
+            self._bucket_words[phase] = Word(turns)
+        return self._bucket_words[phase]
+
+    def _stream_word(self, phase: int, mix: int) -> Word:
+        if (phase, mix) not in self._stream_words:
+            self._stream_words[phase, mix] = Word(self.phases[phase].buckets[mix].draws)
+        return self._stream_words[phase, mix]
