@@ -246,9 +246,7 @@ def build_order(
     inputs: dict[str, list[ObjectRef]] = {}
     context: dict[str, list[ObjectRef]] = {}
     for wanted in step.inputs:
-        refs = _input_refs(
-            ledger, wanted, partition, recipe.versions.get(wanted.table), as_of
-        )
+        refs = _input_refs(ledger, wanted, partition, recipe.versions.get(wanted.table), as_of)
         if not refs and not (wanted.is_optional or wanted.is_context):
             raise NotReady(
                 f"{step.stage}/{step.name} of {partition!r} reads {wanted.table} "
@@ -303,14 +301,18 @@ def finished(order: Order, ledger: Ledger, store: BlobStore) -> Report | None:
         if made_by != order.digest:
             return None
         (objects[table],) = ledger.live(table, order.partition, version=order.code_version)
-    for table, ref in objects.items():
-        if store.size(ref.key) is None or _lost_blobs(store, table, ref):
-            return None
+    if any(is_lost(store, ref) for ref in objects.values()):
+        return None
     return Report(order_digest=order.digest, version_digest=order.version_digest, objects=objects)
 
 
-def _lost_blobs(store: BlobStore, table: str, ref: ObjectRef) -> list[str]:
-    columns = tables.TABLES[table].blobs
+def is_lost(store: BlobStore, ref: ObjectRef) -> bool:
+    """Whether the store has lost an object of rows, or a blob that its rows name."""
+    return store.size(ref.key) is None or bool(_lost_blobs(store, ref))
+
+
+def _lost_blobs(store: BlobStore, ref: ObjectRef) -> list[str]:
+    columns = tables.TABLES[ref.table].blobs
     if not columns:
         return []
     rows = read_object(store, ref)
