@@ -191,7 +191,8 @@ class StepRun:
                 must still be in the store; else the unit is computed again.
         """
         name = digest([self.order.stage, self.order.step, subject])
-        key = f"progress/{self.order.stage}.{self.order.step}/{self.order.version_digest}/{name[:2]}/{name}.json"
+        step = f"{self.order.stage}.{self.order.step}/{self.order.version_digest}"
+        key = f"progress/{step}/{name[:2]}/{name}.json"
         try:
             kept = json.loads(self.store.get(key))
             if all(

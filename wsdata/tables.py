@@ -32,7 +32,7 @@ _BLOB = {"key": STR, "sha256": STR, "size_bytes": INT}
 _TRANSCODE = _table(
     ("clip_id",), ("key",), clip_id=STR, asset_id=STR, rung=STR, **_BLOB,
     width_px=INT, height_px=INT, fps=F64, num_frames=INT, codec=STR,
-    crop_x=INT, crop_y=INT, crop_width_px=INT, crop_height_px=INT,  # in display pixels of the source
+    crop_x=INT, crop_y=INT, crop_width_px=INT, crop_height_px=INT,  # display pixels of the source
     transcode_version=STR,
 )  # fmt: skip
 _SCORES = _table(
@@ -188,14 +188,15 @@ TABLES: dict[str, Table] = {
     "placements": _table(
         ("sample_id",), ("shard_key",), sample_id=STR, clip_id=STR, bucket=STR,
         tokenizer_version=STR, latent_dtype=STR,  # fp8 | int8
-        shard=STR, shard_key=STR, row=INT, offset=INT, length=INT,  # bytes of the sample in the shard
+        shard=STR, shard_key=STR, row=INT, offset=INT, length=INT,  # bytes within the shard
         columns_json=STR,  # {column: [offset, length]} from the start of the shard
         latent_shape_json=STR,  # [t, c, h, w]
         xxh3=STR, psnr_db=F64, job=STR,
     ),
     "latent_losses": _table(("sample_id",), sample_id=STR, clip_id=STR, reason=STR, detail=STR),
     "caption_packs": _table(
-        ("shard", "caption_version"), ("key",), shard=STR, caption_version=STR, **_BLOB, num_samples=INT
+        ("shard", "caption_version"), ("key",), shard=STR, caption_version=STR, **_BLOB,
+        num_samples=INT,
     ),
     "dataset_index": _table(
         ("sample_id",), sample_id=STR, clip_id=STR, asset_id=STR, stream=STR, tier=STR,
@@ -219,7 +220,8 @@ TABLES: dict[str, Table] = {
         num_errors=INT, kill_share=F64,
     ),
     "score_histograms": _table(
-        ("filter", "score_name", "source", "model_version", "bin"), filter=STR, score_name=STR, source=STR,
+        ("filter", "score_name", "source", "model_version", "bin"),
+        filter=STR, score_name=STR, source=STR,
         model_version=STR, bin=INT, low=F64, high=F64, num_clips=INT,
     ),
     "drift": _table(
@@ -228,7 +230,8 @@ TABLES: dict[str, Table] = {
         mean=F64, p10=F64, p50=F64, p90=F64, shift=F64,
     ),
     "contamination": _table(
-        ("method",), method=STR, num_checked=INT, num_unchecked=INT, num_hits=INT, coverage_share=F64
+        ("method",), method=STR, num_checked=INT, num_unchecked=INT, num_hits=INT,
+        coverage_share=F64,
     ),
     "costs": _table(
         ("item",), item=STR, unit=STR, amount=F64, cost_usd=F64, note=STR
@@ -243,7 +246,8 @@ TABLES: dict[str, Table] = {
         num_clips=INT, reason=STR,
     ),
     "snapshots": _table(
-        ("version",), version=STR, manifest_digest=STR, num_shards=INT, num_bytes=INT, num_pinned=INT
+        ("version",), version=STR, manifest_digest=STR, num_shards=INT, num_bytes=INT,
+        num_pinned=INT,
     ),
 }  # fmt: skip
 

@@ -201,7 +201,7 @@ class Ledger:
         """Commits after `since`, oldest first."""
         query = sa.select(COMMITS).where(COMMITS.c.seq > since).order_by(COMMITS.c.seq)
         with self._engine.connect() as connection:
-            return [dict(row._mapping) for row in connection.execute(query)]  # noqa: SLF001
+            return [dict(row._mapping) for row in connection.execute(query)]
 
     # writing ---------------------------------------------------------------------------------
 
@@ -237,9 +237,7 @@ class Ledger:
                 body={
                     "order": order.digest,
                     "objects": {table: ref.sha256 for table, ref in report.objects.items()},
-                    "facts": [
-                        [fact.kind, fact.subject, digest(fact.body)] for fact in report.facts
-                    ],
+                    "facts": _fact_digests(report.facts),
                 },
             )
             for table, ref in report.objects.items():
@@ -259,7 +257,7 @@ class Ledger:
                 step=step,
                 partition="",
                 run_id=run_id,
-                body={"facts": [[fact.kind, fact.subject, digest(fact.body)] for fact in facts]},
+                body={"facts": _fact_digests(facts)},
             )
             self._insert_facts(connection, facts, seq)
         return seq
@@ -336,6 +334,10 @@ class Ledger:
             )
         )
         return seq
+
+
+def _fact_digests(facts: Iterable[Fact]) -> list[list[str]]:
+    return [[fact.kind, fact.subject, digest(fact.body)] for fact in facts]
 
 
 def _chain(previous: str, seq: int, step: str, partition: str, body: dict[str, Any]) -> str:

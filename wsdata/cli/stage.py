@@ -69,3 +69,12 @@ def die_with_parent() -> None:
     pr_set_pdeathsig = 1
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def stage(args):  # noqa: ANN001, ANN201
+    """``stage``."""
+    from wsdata.cli.main import Answer
+
+    die_with_parent()
+    report = run_stage(args.stage, args.step, Path(args.order))
+    return Answer(report, [json.dumps(report)])

@@ -50,7 +50,9 @@ def check_store(
             if size is None:
                 missing.append({"key": key, "named_by": where})
             elif is_deep and sha256 and sha256_bytes(store.get(key)) != sha256:
-                damaged.append({"key": key, "named_by": where, "fault": "other bytes than recorded"})
+                damaged.append(
+                    {"key": key, "named_by": where, "fault": "other bytes than recorded"}
+                )
         if vault is not None and ref.table == "raw_assets":
             missing += _missing_in_vault(vault, rows, where)
     missing += [
@@ -77,10 +79,13 @@ def _named(ref: ObjectRef, rows) -> list[tuple[str, str | None]]:  # noqa: ANN00
         digest_column = {"key": "sha256", "shard_key": "shard"}.get(column)
         if column == "key" and ref.table == "raw_assets":
             digest_column = "asset_id"
-        has_digest = digest_column in rows.columns
-        for row in rows.select(column, *([digest_column] if has_digest else [])).unique().iter_rows():
-            if row[0] is not None:
-                found.append((row[0], row[1] if has_digest else None))
+        recorded = digest_column if digest_column in rows.columns else None
+        digests = rows[recorded] if recorded else [None] * rows.height
+        found += {
+            (key, sha256)
+            for key, sha256 in zip(rows[column], digests, strict=True)
+            if key is not None
+        }
     return sorted(found, key=lambda each: each[0])
 
 

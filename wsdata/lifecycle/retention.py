@@ -128,4 +128,3 @@ def collect_garbage(ledger: Ledger, store: BlobStore, *, is_applied: bool) -> li
         for each in garbage:
             store.delete(each.key)
     return garbage
-

@@ -28,7 +28,11 @@ STEP = Step(
 def run(run: StepRun) -> StepResult:
     """Pin one version."""
     version = run.order.partition
-    manifest, index, plans = run.read("manifests"), run.read("dataset_index"), run.read("step_plans")
+    manifest, index, plans = (
+        run.read("manifests"),
+        run.read("dataset_index"),
+        run.read("step_plans"),
+    )
     keys = pinned_objects(run, index, plans)
     shards = index["shard_key"].unique().sort().to_list()
     num_bytes = sum(run.store.size(key) or 0 for key in shards)

@@ -42,7 +42,10 @@ def run(run: StepRun) -> StepResult:
         for ref in run.ledger.versions(f"{name}_scores", drop)
     ]
     rows = drift_rows(pl.concat(frames) if frames else tables.empty("motion_scores"))
-    lines = ["| filter | score | model | clips | mean | p50 | shift |", "|---|---|---|--:|--:|--:|--:|"]
+    lines = [
+        "| filter | score | model | clips | mean | p50 | shift |",
+        "|---|---|---|--:|--:|--:|--:|",
+    ]
     lines += [
         f"| {r['filter']} | {r['score_name']} | {r['model_version']} | {r['num_clips']} "
         f"| {r['mean']:.4f} | {r['p50']:.4f} | {r['shift']:+.4f} |"
@@ -71,8 +74,6 @@ def drift_rows(scores: pl.DataFrame) -> pl.DataFrame:
             p90=pl.col("score").quantile(0.9, "nearest"),
         )
         .sort("filter", "score_name", "model_version")
-        .with_columns(
-            shift=pl.col("mean") - pl.col("mean").first().over("filter", "score_name")
-        )
+        .with_columns(shift=pl.col("mean") - pl.col("mean").first().over("filter", "score_name"))
     )
     return tables.conform("drift", summary)

@@ -29,7 +29,10 @@ def run(run: StepRun) -> StepResult:
     scores = pl.concat([run.read(f"{name}_scores") for name in FILTERS])
     rates = kill_rates(run.read("clips"), run.read("gates"), scores, drop=run.order.partition)
     histograms = score_histograms(scores)
-    lines = ["| filter | source | in | stopped | errors | kill share |", "|---|---|---:|---:|---:|---:|"]
+    lines = [
+        "| filter | source | in | stopped | errors | kill share |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
     lines += [
         f"| {row['filter']} | {row['source']} | {row['num_in']} | {row['num_stopped']} "
         f"| {row['num_errors']} | {row['kill_share']:.1%} |"

@@ -33,9 +33,7 @@ def lineage_clip(ledger: Ledger, store: BlobStore, clip_id: str) -> dict[str, An
             + (f"its asset is in {', '.join(drops)}" if drops else "its asset was never landed")
         )
     clip = clips.sort("drop").row(0, named=True)
-    provenance = rows_of_asset(ledger, store, "provenance", drops, prefix).unique(
-        ["drop", "path"]
-    )
+    provenance = rows_of_asset(ledger, store, "provenance", drops, prefix).unique(["drop", "path"])
     return {
         "clip_id": clip_id,
         "asset_id": clip["asset_id"],
@@ -129,8 +127,7 @@ def _scores(
 ) -> list[dict[str, Any]]:
     wanted = ["filter", "score_name", "score", "model_version", "status", "reason"]
     frames = [
-        _of_clip(ledger, store, f"{name}_scores", drops, clip_id).select(wanted)
-        for name in FILTERS
+        _of_clip(ledger, store, f"{name}_scores", drops, clip_id).select(wanted) for name in FILTERS
     ]
     return pl.concat(frames).unique().sort("filter", "score_name", "model_version").to_dicts()
 

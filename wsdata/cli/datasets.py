@@ -1,0 +1,103 @@
+"""``wsdata dataset``: dataset versions."""
+
+import argparse
+import datetime as dt
+from dataclasses import asdict
+from pathlib import Path
+
+from wsdata.catalog.objects import read_table
+from wsdata.cli.main import Answer
+from wsdata.cli.opened import open_deployment, table
+from wsdata.errors import CatalogError, WsdataError
+from wsdata.lifecycle.versions import all_versions, base_of, require_version, summarize
+
+
+def list_versions(args: argparse.Namespace) -> Answer:
+    """``dataset list``."""
+    opened = open_deployment(args)
+    found = [
+        summarize(opened.ledger, opened.store, version) for version in all_versions(opened.ledger)
+    ]
+    lines = table(
+        ["version", "parent", "as of", "samples", "shards", "lost", "manifest"],
+        [
+            [v.version, v.parent, v.as_of_date, v.num_samples, v.num_shards, v.num_lost,
+             v.manifest_digest[:16]]
+            for v in found
+        ],
+    )  # fmt: skip
+    return Answer([asdict(v) for v in found], lines if found else ["no dataset version yet"])
+
+
+def cut(args: argparse.Namespace) -> Answer:
+    """``dataset cut``: through Dagster, like the main job."""
+    from wsdata.cli.run import launch
+    from wsdata.ids import parse_version
+    from wsdata.recipe import load_recipe
+
+    opened = open_deployment(args)
+    load_recipe(Path(args.recipe))
+    options = ["--recipe", str(Path(args.recipe).absolute())]
+    if args.version:
+        if parse_version(args.version)[1]:
+            raise ValueError(f"{args.version} names a patch: use `wsdata dataset patch`")
+        options += ["--version", args.version]
+    if args.as_of_date:
+        dt.date.fromisoformat(args.as_of_date)
+        options += ["--as-of-date", args.as_of_date]
+    return launch(opened.deployment.home, ["cut", *options, *(["--json"] if args.json else [])])
+
+
+def diff(args: argparse.Namespace) -> Answer:
+    """``dataset diff``."""
+    from wsdata.curate.diff import diff_manifests
+
+    opened = open_deployment(args)
+    sides = []
+    for version in (args.old, args.new):
+        require_version(opened.ledger, version)
+        manifest = read_table(opened.ledger, opened.store, "manifests", base_of(version))
+        stated = opened.ledger.present("dataset_version").get(version, {})
+        excluded = stated.get("patch", {}).get("excluded", [])
+        manifest = manifest.filter(~manifest["sample_id"].is_in(excluded))
+        exclusions = read_table(opened.ledger, opened.store, "exclusions", base_of(version))
+        sides += [manifest, exclusions]
+    rows = diff_manifests(*sides).to_dicts()
+    data = {"old": args.old, "new": args.new, "changes": rows}
+    lines = table(list(rows[0]), [list(row.values()) for row in rows]) if rows else ["no change"]
+    return Answer(data, lines)
+
+
+def patch(args: argparse.Namespace) -> Answer:
+    """``dataset patch``."""
+    from wsdata.lifecycle.patch import patch_version
+
+    opened = open_deployment(args)
+    path = Path(args.exclude)
+    if not path.is_file():
+        raise WsdataError(f"{path} is not a file: list asset, clip or sample ids, one a line")
+    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    made = patch_version(
+        opened.ledger, opened.store, args.version, [line for line in lines if line],
+        from_step=args.from_step,
+    )  # fmt: skip
+    return Answer(
+        asdict(made),
+        [
+            f"{made.version}: {made.parent} without {len(made.excluded)} samples from step "
+            f"{made.from_step} on; plan {made.plan_id[:16]}"
+        ],
+    )
+
+
+def pin(args: argparse.Namespace) -> Answer:
+    """``dataset pin``: what a version's pin holds."""
+    opened = open_deployment(args)
+    require_version(opened.ledger, args.version)
+    pins = opened.ledger.present("pin")
+    if args.version not in pins:
+        raise CatalogError(
+            f"{args.version} is not pinned yet: materialise lifecycle/snapshots, or `wsdata run`"
+        )
+    body = pins[args.version]
+    return Answer({"version": args.version, **body}, body["keys"])

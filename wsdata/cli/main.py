@@ -1,0 +1,162 @@
+"""Parser, dispatch, exit codes: 0 done or nothing to do, 1 failed, 2 wrong call.
+
+Each command's function lies in its own module and returns a JSON-able answer and lines for a
+person. They are imported when called, so that ``wsdata --help`` is fast.
+"""
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class Answer(NamedTuple):
+    """What a command found: for programs, for people, and as an exit code."""
+
+    data: Any
+    lines: Sequence[str] = ()
+    code: int = 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Build the whole command line. Commands and options are frozen by a test."""
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--json", action="store_true", help="answer as JSON")
+    shared.add_argument("--home", help="home of the deployment; default $WSDATA_HOME or .wsdata")
+    parser = argparse.ArgumentParser(
+        prog="wsdata", description="Raw video, audio and images in; training-ready tensors out."
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def add(group, name: str, function: str, text: str) -> argparse.ArgumentParser:  # noqa: ANN001
+        made = group.add_parser(name, help=text, description=text, parents=[shared])
+        made.set_defaults(function=function)
+        return made
+
+    def group(name: str, text: str):  # noqa: ANN202
+        made = commands.add_parser(name, help=text, description=text)
+        return made.add_subparsers(dest=f"{name}_command", metavar="COMMAND", required=True)
+
+    run = add(commands, "run", "run:run", "the main job: drops to batches, through Dagster")
+    run.add_argument("--drop", action="append", default=[], metavar="FOLDER",
+                     help="make a drop of this folder's media first; may be repeated")  # fmt: skip
+    run.add_argument("--recipe", metavar="FILE", help="recipe of the next dataset version")
+    _declaration_options(run)
+    _add_drops(group("drop", "deliveries"), add)
+    _add_datasets(group("dataset", "dataset versions"), add)
+    _add_questions(commands, group, add)
+    stage = add(commands, "stage", "stage:stage", "run one step's order, as pools do")
+    for name in ("stage", "step", "order"):
+        stage.add_argument(name)
+    return parser
+
+
+def _declaration_options(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    parser.add_argument("--tier", choices=("licensed", "crawl", "synthetic"), default="licensed")
+    parser.add_argument("--source", help="source name; default: the folder's")
+    parser.add_argument("--license", required=required, default="unspecified", metavar="ID")
+
+
+def _add_drops(drops, add) -> None:  # noqa: ANN001
+    make = add(drops, "make", "drops:make", "make a drop of a folder of media")
+    make.add_argument("folder")
+    _declaration_options(make, required=True)
+    make.add_argument("--territory", default="world")
+    make.add_argument("--rights-from", default="", metavar="DAY")
+    make.add_argument("--rights-until", default="", metavar="DAY")
+    make.add_argument("--generator", default="")
+    make.add_argument("--records", metavar="FILE", help="sidecar, one JSON record a line")
+    check = add(drops, "check", "drops:check", "check a drop against the contract")
+    check.add_argument("folder")
+    add(drops, "list", "drops:list_drops", "drops in the landing zone, and what became of them")
+
+
+def _add_datasets(datasets, add) -> None:  # noqa: ANN001
+    add(datasets, "list", "datasets:list_versions", "dataset versions")
+    cut = add(datasets, "cut", "datasets:cut", "cut a dataset version from a recipe")
+    cut.add_argument("recipe")
+    cut.add_argument("--version", help="name of the version; default: the next")
+    cut.add_argument("--as-of-date", metavar="DAY", help="day that rights are judged by")
+    diff = add(datasets, "diff", "datasets:diff", "what came, went and changed, and why")
+    diff.add_argument("old")
+    diff.add_argument("new")
+    patch = add(datasets, "patch", "datasets:patch", "leave a cohort out from a step on")
+    patch.add_argument("version")
+    patch.add_argument("--exclude", required=True, metavar="FILE",
+                       help="asset, clip or sample ids, one a line")  # fmt: skip
+    patch.add_argument("--from-step", required=True, type=int, metavar="N")
+    pin = add(datasets, "pin", "datasets:pin", "objects that a version's pin holds")
+    pin.add_argument("version")
+
+
+def _add_questions(commands, group, add) -> None:  # noqa: ANN001
+    funnel = add(commands, "funnel", "questions:funnel", "what came in, what is left, and why")
+    funnel.add_argument("--drop", metavar="KEY")
+    funnel.add_argument("--source")
+    funnel.add_argument("--version")
+    lineage = group("lineage", "where it came from, where it went")
+    for kind, text in (
+        ("sample", "VERSION:STEP:SLOT"),
+        ("clip", "a clip's id"),
+        ("asset", "a raw asset's id, or its first digits"),
+    ):
+        add(lineage, kind, f"questions:lineage_{kind}", text).add_argument("id", help=text)
+    plan = group("plan", "steps to samples, and back")
+    show = add(plan, "show", "questions:plan_show", "the samples of a step")
+    show.add_argument("version")
+    show.add_argument("--step", required=True, type=int)
+    where = add(plan, "where", "questions:plan_where", "the steps that serve a clip")
+    where.add_argument("version")
+    where.add_argument("--clip", required=True, metavar="ID")
+    where.add_argument("--until", type=int, metavar="STEP", help="default: the plan's end")
+    quarantine = group("quarantine", "files that could not be decoded")
+    add(quarantine, "list", "questions:quarantine_list", "what is held, and why")
+    release = add(quarantine, "release", "questions:quarantine_release", "let one be tried again")
+    release.add_argument("id")
+    release.add_argument("--reason", required=True)
+    takedown = group("takedown", "rights requests")
+    request = add(takedown, "request", "questions:takedown_request", "exclude material and twins")
+    for name in ("asset", "url", "source", "license"):
+        request.add_argument(f"--{name}", action="append", default=[])
+    request.add_argument("--reason", required=True)
+    request.add_argument("--dry-run", action="store_true")
+    report = add(takedown, "report", "questions:takedown_report", "what a request excluded")
+    report.add_argument("id")
+    fsck = add(commands, "fsck", "questions:fsck", "the ledger against the store, both ways")
+    fsck.add_argument("--deep", action="store_true", help="also read every blob")
+    gc = add(commands, "gc", "questions:gc", "objects that nothing refers to")
+    gc.add_argument("--apply", action="store_true", help="delete them")
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command, print its answer, and return the exit code."""
+    from wsdata.errors import WsdataError
+
+    args = build_parser().parse_args(arguments)
+    module, _, name = args.function.partition(":")
+    try:
+        answer: Answer = getattr(importlib.import_module(f"wsdata.cli.{module}"), name)(args)
+    except (WsdataError, ValueError) as error:
+        return _fail(args, error)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        return _fail(args, error)
+    except KeyboardInterrupt:
+        return 130
+    if args.json:
+        print(json.dumps(answer.data, ensure_ascii=False, indent=1, default=str))
+    else:
+        for line in answer.lines:
+            print(line)
+    return answer.code
+
+
+def _fail(args: argparse.Namespace, error: Exception) -> int:
+    text = "\n".join([str(error), *getattr(error, "__notes__", [])])
+    if args.json:
+        print(json.dumps({"error": text, "kind": type(error).__name__}))
+    print(f"wsdata: {text}", file=sys.stderr)
+    return 2 if isinstance(error, ValueError) else 1

@@ -1,0 +1,65 @@
+"""``wsdata run``: drops are made here, Dagster runs in a process of its own."""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from wsdata.cli.main import Answer
+from wsdata.errors import WsdataError
+from wsdata.ingest.delivery import Declaration, make_drop, source_name
+from wsdata.recipe import load_recipe
+
+LAUNCHER = "launch.py"
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """``run``: make drops of the folders named, then launch the main job."""
+    from wsdata.cli.opened import open_deployment
+
+    deployment = open_deployment(args).deployment
+    if args.recipe:
+        load_recipe(Path(args.recipe))  # a bad one is told before anything starts
+    for folder in map(Path, args.drop):
+        declaration = Declaration(
+            source_tier=args.tier,
+            source=args.source or source_name(folder),
+            license_id=args.license,
+        )
+        key = make_drop(folder, Path(deployment.landing), declaration)
+        print(f"drop {key} made of {folder}", file=sys.stderr)
+    options = ["--recipe", str(Path(args.recipe).absolute())] if args.recipe else []
+    return launch(deployment.home, ["run", *options, *(["--json"] if args.json else [])])
+
+
+def launch(home: str, arguments: list[str]) -> Answer:
+    """Run the launcher of the checkout, and pass its words and exit code on."""
+    root = checkout()
+    process = subprocess.Popen(  # noqa: S603 - our own launcher, arguments checked above
+        [sys.executable, str(root / LAUNCHER), *arguments],
+        env={**os.environ, "WSDATA_HOME": home, "PYTHONPATH": str(root)},
+    )
+    while True:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            continue  # the terminal sent it to the launcher too, which ends its run
+        sys.stdout.flush()
+        raise SystemExit(130 if code == -signal.SIGINT else code)
+
+
+def checkout() -> Path:
+    """The checkout that holds the launcher: ``WSDATA_PROJECT``, or where this package lies.
+
+    Raises:
+        WsdataError: There is none there.
+    """
+    root = Path(os.environ.get("WSDATA_PROJECT") or Path(__file__).resolve().parents[2])
+    if not (root / LAUNCHER).is_file():
+        raise WsdataError(
+            f"no {LAUNCHER} in {root}: this command needs a checkout of wsdata; run it from one, "
+            "or name one by WSDATA_PROJECT"
+        )
+    return root
