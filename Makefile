@@ -1,0 +1,42 @@
+# Two commands matter: `make run` and `make test`. Both set up what they need.
+
+export WSDATA_HOME ?= $(CURDIR)/.wsdata
+export PYTHONPATH := $(CURDIR)
+PY := .venv/bin/python
+WSDATA := .venv/bin/wsdata
+
+.PHONY: run ui test test-slow lint setup clean help
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+setup: .venv/.installed  ## make .venv with the pinned packages
+
+.venv/.installed: requirements.lock pyproject.toml tools/setup.sh
+	@bash tools/setup.sh
+
+run: setup  ## the main job, on the sample drops or on DROP=folder
+ifdef DROP
+	@$(WSDATA) run --drop "$(DROP)"
+else
+	@$(PY) samples/make_drops.py
+	@$(WSDATA) run
+endif
+
+ui: setup  ## the Dagster UI on the same state, at http://127.0.0.1:3000
+	@$(PY) launch.py ui
+
+test: setup lint  ## lint, types, import contracts, default tests
+	@$(PY) -m pytest -q -m "not slow and not gpu"
+
+test-slow: setup lint  ## the long tests too
+	@$(PY) -m pytest -q -m "not gpu"
+
+lint: setup
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/pyright
+	@.venv/bin/lint-imports
+
+clean:  ## forget the state of `make run` (not .venv)
+	rm -rf "$(WSDATA_HOME)"
