@@ -1,0 +1,331 @@
+"""The step that encodes the samples of a shard group and lays them down in shards.
+
+One group is one job on the ``encode`` pool. Every sample is a unit: encoded once, from its own
+first frame, cast, decoded again for its PSNR, and kept, so that a killed job resumes. Then each
+bucket's samples are joined into shards, each of which is a unit too. Numbers about the job are
+`latent_stats`; tokenizers are `latents`; bytes are `format` and `writer`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from wsdata import tables
+from wsdata.deployment import Deployment
+from wsdata.digest import canonical_json, digest, sha256_bytes
+from wsdata.errors import DecodeFailed, IntegrityError, ObjectMissing, StepFailed
+from wsdata.media.decode import iterate_transcode
+from wsdata.orders import Input, Step, StepResult, StepRun
+from wsdata.recipe import Recipe
+from wsdata.shard.format import Sample, decode_sample, encode_sample
+from wsdata.shard.latent_stats import channel_sums, check_job, job_display, job_metrics
+from wsdata.shard.latents import (
+    Pixels,
+    Tokenizer,
+    open_tokenizer,
+    psnr_db,
+    sample_pixels,
+    tokenizer_version,
+)
+from wsdata.shard.quantize import dequantize, latent_fault, quantize
+from wsdata.shard.writer import plan_shards, write_shard
+from wsdata.store import BlobStore
+
+
+def latent_params(recipe: Recipe) -> dict[str, Any]:
+    """What of a recipe decides latents: engine, its version (not its path), and dtype."""
+    section = {"engine": recipe.tokenizer.engine, "weights": recipe.tokenizer.weights}
+    return {
+        "engine": recipe.tokenizer.engine,
+        "dtype": recipe.tokenizer.dtype,
+        "version": tokenizer_version(section),
+    }
+
+
+def _params(recipe: Recipe) -> dict[str, Any]:
+    return {"tokenizer": latent_params(recipe), "max_bytes": recipe.shards.max_bytes}
+
+
+def _settings(deployment: Deployment, recipe: Recipe) -> dict[str, Any]:
+    return {"weights": recipe.tokenizer.weights, "num_threads": deployment.num_threads}
+
+
+STEP = Step(
+    stage="shard",
+    name="latent_shards",
+    function="wsdata.shard.latent_shards:run",
+    code_version="latent-shards-1",
+    partition="shard_group",
+    assets={"latent_shards": ("placements", "latent_losses")},
+    inputs=(
+        Input(table="manifests", scope="version_of_group"),
+        Input(table="shard_assignments", scope="version_of_group"),
+    ),
+    pool="encode",
+    params_of=_params,
+    settings_of=_settings,
+    description=(
+        "Latents of every sample of one shard group, in shards of one tensor shape each, with the "
+        "PSNR of what they decode to."
+    ),
+)
+
+
+def run(run: StepRun) -> StepResult:
+    """Encode the samples of one shard group and write their shards.
+
+    Raises:
+        ObjectMissing: A transcode is not in the store; clip and key are named.
+        IntegrityError: A transcode's bytes are not those that the manifest names.
+        StepFailed: The tokenizer here is not the ordered one, a sample cannot be cut out of its
+            transcode, or the job's numbers are out of bounds.
+    """
+    wanted = run.params["tokenizer"]
+    tokenizer = open_tokenizer(
+        {"engine": wanted["engine"], "weights": run.settings.get("weights", "")},
+        num_threads=run.settings.get("num_threads", 1),
+    )
+    if tokenizer.version != wanted["version"]:
+        raise StepFailed(
+            f"shard group {run.order.partition}: ordered is tokenizer {wanted['version']}, here "
+            f"is {tokenizer.version}: this worker sees other weights than the cut did"
+        )
+    samples = _samples_of_group(run)
+    units = {
+        sample["sample_id"]: unit
+        for sample, unit in _encode_all(run, tokenizer, wanted["dtype"], samples)
+    }
+    kept = [sample for sample in samples if units[sample["sample_id"]]["loss"] is None]
+    lost = [sample for sample in samples if units[sample["sample_id"]]["loss"] is not None]
+    shards = _write_shards(run, kept, units)
+    placed = _placements(run, kept, units, shards)
+    losses = [
+        {
+            "sample_id": sample["sample_id"],
+            "clip_id": sample["clip_id"],
+            "reason": units[sample["sample_id"]]["loss"][0],
+            "detail": units[sample["sample_id"]]["loss"][1],
+        }
+        for sample in lost
+    ]
+    encoded = [units[sample["sample_id"]] for sample in kept]
+    check_job(run.order.partition, tokenizer, encoded)
+    return StepResult(
+        tables={
+            "placements": tables.rows_of("placements", placed),
+            "latent_losses": tables.rows_of("latent_losses", losses),
+        },
+        metrics=job_metrics(tokenizer, encoded, shards, losses),
+        display={"latent_shards": job_display(tokenizer, encoded, shards, losses)},
+    )
+
+
+def _samples_of_group(run: StepRun) -> list[dict[str, Any]]:
+    """Manifest rows of the group, those of one transcode together and in its order."""
+    group = run.order.partition
+    assigned = run.read("shard_assignments").filter(pl.col("shard_group") == group)
+    manifest = run.read("manifests")
+    if missing := set(assigned["sample_id"]) - set(manifest["sample_id"]):
+        raise StepFailed(
+            f"shard group {group}: {len(missing)} assigned samples are not in the manifest, such "
+            f"as {min(missing)}: cut the version again"
+        )
+    rows = manifest.join(assigned.select("sample_id"), on="sample_id", how="semi")
+    return rows.sort("transcode_key", "start_frame", "sample_id").to_dicts()
+
+
+def _encode_all(
+    run: StepRun, tokenizer: Tokenizer, dtype: str, samples: list[dict[str, Any]]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    source = _Source(run.store)
+    for index, sample in enumerate(samples):
+        cut = {name: sample[name] for name in ("crop_x", "crop_y", "width_px", "height_px")}
+        subject = digest(
+            [sample["sample_id"], sample["transcode_sha256"], cut, tokenizer.version, dtype]
+        )
+        unit = run.unit(
+            subject,
+            lambda sample=sample, subject=subject: _encode_one(
+                run, tokenizer, dtype, source, sample, subject
+            ),
+            blobs=("key",),
+        )
+        yield sample, unit
+        run.progress(index + 1, len(samples), sample["sample_id"])
+
+
+def _encode_one(
+    run: StepRun,
+    tokenizer: Tokenizer,
+    dtype: str,
+    source: "_Source",
+    sample: dict[str, Any],
+    subject: str,
+) -> dict[str, Any]:
+    """Encode, cast, keep and measure one sample; a sample that cannot be kept says why."""
+    frames_thwc = source.frames(sample)
+    if len(frames_thwc) < sample["num_frames"]:
+        end = sample["start_frame"] + sample["num_frames"]
+        found = sample["start_frame"] + len(frames_thwc)
+        return _lost("short_transcode", f"frame {end} is wanted, the transcode ends at {found}")
+    try:
+        pixels_thwc = sample_pixels(frames_thwc, sample)
+        latents_tchw = tokenizer.encode(pixels_thwc)
+    except ValueError as error:
+        raise StepFailed(f"sample {sample['sample_id']} of {sample['bucket']}: {error}") from error
+    if fault := latent_fault(latents_tchw):
+        return _lost(*fault)
+    quantized = quantize(latents_tchw, dtype)
+    data = encode_sample(
+        Sample(
+            sample_id=sample["sample_id"],
+            clip_id=sample["clip_id"],
+            dtype=dtype,
+            tokenizer_version=tokenizer.version,
+            codes_tchw=quantized.codes_tchw,
+            scale_c=quantized.scale_c,
+        )
+    )
+    key = run.blob_key("latents", subject, ".sample")
+    if not run.store.put(key, data):  # an engine that is not deterministic: the first result stays
+        data = run.store.get(key)
+    stored = decode_sample(data)
+    read_tchw = dequantize(stored.codes_tchw, stored.scale_c, stored.dtype)
+    return {
+        "key": key,
+        "sha256": sha256_bytes(data),
+        "size_bytes": len(data),
+        "shape": list(read_tchw.shape),
+        "psnr_db": psnr_db(pixels_thwc, tokenizer.decode(read_tchw)),
+        "channels": channel_sums(read_tchw),
+        "loss": None,
+    }
+
+
+def _lost(reason: str, detail: str) -> dict[str, Any]:
+    return {"key": None, "loss": [reason, detail]}
+
+
+class _Source:
+    """Frames out of transcodes, each transcode read and decoded once for samples in its order."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+        self._key: str | None = None
+        self._content = b""
+        self._decoding: Iterator[Pixels] = iter(())
+        self._position = 0
+        self._last: tuple[int, int] | None = None
+        self._window_thwc: Pixels = np.empty((0, 0, 0, 3), np.uint8)
+
+    def frames(self, sample: Mapping[str, Any]) -> Pixels:
+        """Frames [start_frame, start_frame + num_frames), fewer where the transcode ends."""
+        if sample["transcode_key"] != self._key:
+            self._content = _read_transcode(self._store, sample)
+            self._key = sample["transcode_key"]
+            self._restart()
+        wanted = (sample["start_frame"], sample["num_frames"])
+        if wanted == self._last:
+            return self._window_thwc
+        if wanted[0] < self._position:
+            self._restart()
+        try:
+            window = self._take(*wanted)
+        except DecodeFailed as error:
+            error.add_note(f"transcode {self._key} of clip {sample['clip_id']}")
+            raise
+        self._window_thwc = np.stack(window) if window else np.empty((0, 0, 0, 3), np.uint8)
+        self._last = wanted
+        return self._window_thwc
+
+    def _restart(self) -> None:
+        self._decoding = iterate_transcode(self._content)
+        self._position = 0
+        self._last = None
+
+    def _take(self, start: int, num_frames: int) -> list[Pixels]:
+        window: list[Pixels] = []
+        for frame_hwc in self._decoding:
+            self._position += 1
+            if self._position > start:
+                window.append(frame_hwc)
+            if self._position == start + num_frames:
+                break
+        return window
+
+
+def _read_transcode(store: BlobStore, sample: Mapping[str, Any]) -> bytes:
+    key = sample["transcode_key"]
+    try:
+        content = store.get(key)
+    except ObjectMissing as error:
+        raise ObjectMissing(
+            f"transcode {key} of clip {sample['clip_id']} (sample {sample['sample_id']}) is not in "
+            f"{store.address}: run the preprocess stage of its drop again, then this group"
+        ) from error
+    if (found := sha256_bytes(content)) != sample["transcode_sha256"]:
+        raise IntegrityError(
+            f"transcode {key} of clip {sample['clip_id']} has digest {found[:12]}, the manifest "
+            f"says {sample['transcode_sha256'][:12]}: delete the object and run its drop again"
+        )
+    return content
+
+
+def _write_shards(
+    run: StepRun, kept: list[dict[str, Any]], units: Mapping[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Join each bucket's samples into shards; a shard that the store has is not made again."""
+    max_bytes = run.params["max_bytes"]
+
+    def read(sample_id: str) -> bytes:
+        return run.store.get(units[sample_id]["key"])
+
+    shards: list[dict[str, Any]] = []
+    for bucket in sorted({sample["bucket"] for sample in kept}):
+        sizes = {
+            sample["sample_id"]: units[sample["sample_id"]]["size_bytes"]
+            for sample in kept
+            if sample["bucket"] == bucket
+        }
+        shapes = {tuple(units[sample_id]["shape"]) for sample_id in sizes}
+        if len(shapes) > 1:
+            raise StepFailed(f"bucket {bucket} holds latents of several shapes: {sorted(shapes)}")
+        for sample_ids in plan_shards(sizes, max_bytes):
+            content = [units[sample_id]["sha256"] for sample_id in sample_ids]
+            written = run.unit(
+                digest(["shard", max_bytes, content]),
+                lambda sample_ids=sample_ids: write_shard(
+                    run.store, sample_ids, read, max_bytes=max_bytes
+                ),
+                blobs=("shard_key",),
+            )
+            shards.append({"bucket": bucket, **written})
+    return shards
+
+
+def _placements(
+    run: StepRun,
+    kept: Iterable[dict[str, Any]],
+    units: Mapping[str, dict[str, Any]],
+    shards: list[dict[str, Any]],
+) -> list[dict[str, Any]]:
+    clips = {sample["sample_id"]: sample["clip_id"] for sample in kept}
+    job = f"{run.order.partition}@{run.order.version_digest}"
+    return [
+        {
+            **entry,
+            "clip_id": clips[entry["sample_id"]],
+            "bucket": shard["bucket"],
+            "tokenizer_version": run.params["tokenizer"]["version"],
+            "latent_dtype": run.params["tokenizer"]["dtype"],
+            "shard": shard["shard"],
+            "shard_key": shard["shard_key"],
+            "latent_shape_json": canonical_json(units[entry["sample_id"]]["shape"]),
+            "psnr_db": units[entry["sample_id"]]["psnr_db"],
+            "job": job,
+        }
+        for shard in shards
+        for entry in shard["samples"]
+    ]

@@ -1,0 +1,125 @@
+"""Latents in eight bits, and back: fp8 (e4m3) or int8, one float32 scale per channel.
+
+A cast saturates an infinity silently, so what is not finite is found first. Reading is one look-up
+in a table of 256 entries per channel with the scale folded in.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+DTYPES = ("fp8", "int8")
+FP8_MAX = 448.0
+INT8_MAX = 127.0
+
+_MIN_SCALE = float(np.finfo(np.float32).tiny)
+
+
+class Quantized(NamedTuple):
+    """Latents in eight bits.
+
+    Attributes:
+        codes_tchw: One byte a value: the bits of an e4m3 number, or of an int8.
+        scale_c: What a channel's numbers are multiplied with.
+    """
+
+    codes_tchw: NDArray[np.uint8]
+    scale_c: NDArray[np.float32]
+
+
+@functools.cache
+def number_table(dtype: str) -> NDArray[np.float32]:
+    """Return the number that each of the 256 bytes stands for; e4m3 has NaN at 0x7f and 0xff.
+
+    Raises:
+        ValueError: Another dtype than DTYPES.
+    """
+    bytes_n = np.arange(256, dtype=np.uint8)
+    if dtype == "int8":
+        return bytes_n.view(np.int8).astype(np.float32)
+    if dtype != "fp8":
+        raise ValueError(f"latent dtype {dtype!r}: expected one of {DTYPES}")
+    exponent_n, mantissa_n = (bytes_n >> 3 & 15).astype(np.int32), (bytes_n & 7).astype(np.float32)
+    normal_n = np.ldexp(1 + mantissa_n / 8, exponent_n - 7)
+    subnormal_n = np.ldexp(mantissa_n / 8, -6)
+    numbers_n = np.where(exponent_n == 0, subnormal_n, normal_n)
+    numbers_n[bytes_n & 127 == 127] = np.nan
+    return np.where(bytes_n >> 7, -numbers_n, numbers_n).astype(np.float32)
+
+
+@functools.cache
+def _fp8_borders() -> NDArray[np.float32]:
+    """Least number that rounds up to codes 1..126: ties go to the even code."""
+    numbers_n = number_table("fp8")[:127]
+    middles_n = (numbers_n[:-1] + numbers_n[1:]) / 2
+    below_is_even = np.arange(126) % 2 == 0
+    return np.where(below_is_even, np.nextafter(middles_n, np.float32(np.inf)), middles_n)
+
+
+def latent_fault(latents_tchw: NDArray[np.float32]) -> tuple[str, str] | None:
+    """Say why latents cannot be stored, as (reason, detail), or None if they can.
+
+    Reasons: ``not_finite``; ``flat``, where every channel holds one value throughout and there is
+    nothing to learn from.
+    """
+    finite_tchw = np.isfinite(latents_tchw)
+    if not finite_tchw.all():
+        num_bad_c = np.count_nonzero(~finite_tchw, axis=(0, 2, 3))
+        channels = np.flatnonzero(num_bad_c).tolist()
+        return "not_finite", f"{int(num_bad_c.sum())} values in channels {channels}"
+    if (latents_tchw == latents_tchw[:1, :, :1, :1]).all():
+        return "flat", "every channel holds one value in all places and frames"
+    return None
+
+
+def quantize(latents_tchw: NDArray[np.float32], dtype: str) -> Quantized:
+    """Cast latents to eight bits, each channel scaled to the dtype's full range.
+
+    Raises:
+        ValueError: A NaN or an infinity (see `latent_fault`), or another dtype than DTYPES.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"latent dtype {dtype!r}: expected one of {DTYPES}")
+    if not np.isfinite(latents_tchw).all():
+        raise ValueError("latents hold NaN or infinity: a cast would saturate them silently")
+    largest_c = np.abs(latents_tchw).max(axis=(0, 2, 3)).astype(np.float32)
+    full = np.float32(FP8_MAX if dtype == "fp8" else INT8_MAX)
+    scale_c = np.where(largest_c > 0, np.maximum(largest_c / full, _MIN_SCALE), 1).astype(
+        np.float32
+    )
+    scaled_tchw = latents_tchw / scale_c[:, None, None]
+    if dtype == "int8":
+        rounded_tchw = np.clip(np.rint(scaled_tchw), -INT8_MAX, INT8_MAX)
+        return Quantized(rounded_tchw.astype(np.int8).view(np.uint8), scale_c)
+    return Quantized(_cast_fp8(scaled_tchw), scale_c)
+
+
+def _cast_fp8(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    codes = np.searchsorted(_fp8_borders(), np.abs(values).ravel(), side="right")
+    codes = codes.astype(np.uint8).reshape(values.shape)
+    signs = np.where(np.signbit(values), np.uint8(128), np.uint8(0))
+    return np.bitwise_or(codes, signs, dtype=np.uint8)
+
+
+def dequantize(
+    codes_tchw: NDArray[np.uint8], scale_c: NDArray[np.float32], dtype: str
+) -> NDArray[np.float32]:
+    """Return latents as float32, bit-equal to casting each byte and multiplying by its scale.
+
+    Args:
+        codes_tchw: Bytes as `quantize` makes them.
+        scale_c: Scale of each channel.
+        dtype: One of DTYPES.
+
+    Raises:
+        ValueError: As many scales as channels are wanted; or another dtype.
+    """
+    if codes_tchw.ndim != 4 or scale_c.shape != (codes_tchw.shape[1],):
+        raise ValueError(f"codes {codes_tchw.shape} with scales {scale_c.shape}: one per channel")
+    tables_cn = number_table(dtype) * scale_c[:, None]
+    latents_tchw = np.empty(codes_tchw.shape, np.float32)
+    for channel, table_n in enumerate(tables_cn):
+        np.take(table_n, codes_tchw[:, channel], out=latents_tchw[:, channel])
+    return latents_tchw
