@@ -1,0 +1,102 @@
+"""The perceptual hash of one picture, and the distance of two.
+
+Every print of the project is made here, so that prints of key frames, of the decode pass and of
+the vault compare. Which frames are hashed belongs to the callers; what a distance means belongs
+to the matchers.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+HASH_VERSION = "pdq-1"
+HASH_BYTES = 32
+HASH_BITS = 256
+MAX_SIDE_PX = 512
+
+_BAR_LUMA = 32  # limited-range black with coding noise
+_MAX_BAR_SHARE = 0.35
+_MIN_SIDE_PX = 64
+
+
+def _bar_thickness(line_maxima: NDArray[np.uint8]) -> int:
+    """Lines of black at both ends alike: a dark sky over a bright ground is no bar."""
+    is_lit = np.flatnonzero(line_maxima > _BAR_LUMA)
+    if is_lit.size == 0:
+        return 0
+    thickness = min(int(is_lit[0]), int(line_maxima.size - 1 - is_lit[-1]))
+    return thickness if thickness <= _MAX_BAR_SHARE * line_maxima.size else 0
+
+
+def crop_bars(rgb_hwc: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Cut off letterbox and pillarbox bars of one picture.
+
+    Args:
+        rgb_hwc: RGB in [0, 255], shape (height, width, 3).
+
+    Returns:
+        A view without the bars; the whole picture where there are none, or where all is black.
+    """
+    luma_hw = rgb_hwc.max(axis=2)
+    # all but the brightest pixels of a line, so that specks inside a bar do not end it
+    rows = np.percentile(luma_hw, 98, axis=1, method="lower").astype(np.uint8)
+    columns = np.percentile(luma_hw, 98, axis=0, method="lower").astype(np.uint8)
+    top, left = _bar_thickness(rows), _bar_thickness(columns)
+    height, width = luma_hw.shape
+    return rgb_hwc[top : height - top, left : width - left]
+
+
+def _shrink(rgb_hwc: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    import cv2
+
+    height, width = rgb_hwc.shape[:2]
+    scale = min(1.0, MAX_SIDE_PX / max(height, width))
+    size = (max(_MIN_SIDE_PX, round(width * scale)), max(_MIN_SIDE_PX, round(height * scale)))
+    if size == (width, height):
+        return rgb_hwc
+    return np.asarray(cv2.resize(rgb_hwc, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def hash_frame(rgb_hwc: NDArray[np.uint8]) -> tuple[bytes, bytes, int]:
+    """Hash one picture as a person sees it: upright, pixels square.
+
+    Args:
+        rgb_hwc: RGB in [0, 255], shape (height, width, 3), of any size.
+
+    Returns:
+        The PDQ hash, the hash of the mirrored picture (32 bytes each), and the quality in
+        [0, 100]: how much there is in the picture to tell it by.
+    """
+    import pdqhash
+
+    picture = np.ascontiguousarray(_shrink(crop_bars(rgb_hwc)))
+    bits, quality = pdqhash.compute(picture)
+    mirrored, _ = pdqhash.compute(np.ascontiguousarray(picture[:, ::-1]))
+    return np.packbits(bits).tobytes(), np.packbits(mirrored).tobytes(), int(quality)
+
+
+def hamming(a: bytes, b: bytes) -> int:
+    """Return the number of bits in which two hashes differ, in [0, 256]."""
+    return (int.from_bytes(a) ^ int.from_bytes(b)).bit_count()
+
+
+def distances(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.uint16]:
+    """Return the distances of all pairs.
+
+    Args:
+        a: Hashes, shape (n, 32).
+        b: Hashes, shape (m, 32).
+
+    Returns:
+        Differing bits, shape (n, m).
+    """
+    words_a = np.ascontiguousarray(a).view(np.uint64)
+    words_b = np.ascontiguousarray(b).view(np.uint64)
+    total = np.zeros((words_a.shape[0], words_b.shape[0]), np.uint16)
+    for word in range(words_a.shape[1]):
+        total += np.bitwise_count(words_a[:, word, None] ^ words_b[None, :, word])
+    return total
+
+
+def unpack_hashes(hashes: list[bytes]) -> NDArray[np.uint8]:
+    """Return hashes as an array of shape (n, 32)."""
+    return np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, HASH_BYTES)
