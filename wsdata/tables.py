@@ -207,8 +207,9 @@ TABLES: dict[str, Table] = {
     ),
     "index_losses": _table(("sample_id",), sample_id=STR, clip_id=STR, reason=STR, detail=STR),
     "step_plans": _table(
-        ("plan_id",), ("key",), plan_id=STR, key=STR, num_samples=INT, num_steps=INT,
-        num_pools=INT, proof_json=STR,
+        ("plan_id",), ("key", "index_key", "pointer_key"), plan_id=STR, key=STR,
+        index_key=STR, pointer_key=STR,  # the other two objects by which a trainer finds it
+        num_samples=INT, num_steps=INT, num_pools=INT, proof_json=STR,
     ),
     # loader ---------------------------------------------------------------------------------
     "loader_proofs": _table(

@@ -206,6 +206,12 @@ class StepPlan:
         """Samples that some phase admits."""
         return int(np.unique(np.concatenate(self._rows)).size)
 
+    def with_seed(self, seed: int) -> "StepPlan":
+        """Return the same mixture in another order; places that a patch excludes stay excluded."""
+        return StepPlan(
+            self.index, seed=seed, pools=self.pools, phases=self.phases, patches=self.patches
+        )
+
     @property
     def batch_sizes(self) -> dict[str, int]:
         """Global batch of every bucket that is ever drawn."""
@@ -255,12 +261,15 @@ class StepPlan:
         steps = np.full_like(slots, step)
         for pool in cast("list[int]", np.unique(pools).tolist()):
             mask = pools == pool
-            length = self.pools[pool].num_samples
-            epoch, position = np.divmod(self._base(turn.phase, pool) + counts[mask], length)
-            base = permute(position, length, hash_values(epoch, self._keys[pool]))
-            epochs[mask] = epoch
-            places[mask] = self._served(pool, steps[mask], epoch, base)
+            numbers = self._base(turn.phase, pool) + counts[mask]
+            epochs[mask], place = self._place(pool, numbers)
+            places[mask] = self._served(pool, steps[mask], epochs[mask], place)
         return Draws(steps, slots, pools, epochs, places)
+
+    def epoch_order(self, pool: int, epoch: int, num: int) -> I64:
+        """Places of a pool in the order of the first `num` draws of one epoch, unpatched."""
+        first = epoch * self.pools[pool].num_samples
+        return self._place(pool, np.arange(first, first + num, dtype=np.int64))[1]
 
     def rows_of(self, draws: Draws) -> I64:
         """Rows (of the index sorted by sample id) that draws are of."""
@@ -330,9 +339,24 @@ class StepPlan:
                 pools = np.full_like(steps, pool)
                 yield Draws(steps, slots, pools, epochs[inside], tiled[inside])
 
+    def num_drawn(self, phase: int, pool: int, num_steps: int) -> int:
+        """How often a pool is drawn in the first `num_steps` steps of a phase (by its index)."""
+        for mix, bucket in enumerate(self.phases[phase].buckets):
+            if pool in bucket.pools:
+                turns = self._bucket_word(phase).count(mix, num_steps)
+                word = self._stream_word(phase, mix)
+                return word.count(bucket.pools.index(pool), turns * bucket.batch_size)
+        return 0
+
     def serve(self, pool: int, draws: Draws) -> I64:
         """Places that are served for draws of one pool once the patches are applied."""
         return self._served(pool, draws.steps, draws.epochs, draws.places)
+
+    def _place(self, pool: int, numbers: I64) -> tuple[I64, I64]:
+        """Epoch and place of a pool's draws by their running number, patches not applied."""
+        length = self.pools[pool].num_samples
+        epochs, positions = np.divmod(numbers, length)
+        return epochs, permute(positions, length, hash_values(epochs, self._keys[pool]))
 
     def _served(self, pool: int, steps: I64, epochs: I64, places: I64) -> I64:
         return served_places(
@@ -366,7 +390,7 @@ class StepPlan:
             num_steps = min(stop, until_step) - self._starts[phase]
             for mix, bucket in enumerate(content.buckets):
                 if pool in bucket.pools and num_steps > 0:
-                    base, drawn = self._base(phase, pool), self._drawn(phase, pool, num_steps)
+                    base, drawn = self._base(phase, pool), self.num_drawn(phase, pool, num_steps)
                     if drawn:
                         yield _Use(phase, mix, bucket.pools.index(pool), base, base + drawn)
 
@@ -374,19 +398,10 @@ class StepPlan:
         """Draws of a pool in all phases before one."""
         if (phase, pool) not in self._bases:
             self._bases[phase, pool] = sum(
-                self._drawn(earlier, pool, self.phases[earlier].num_steps)
+                self.num_drawn(earlier, pool, self.phases[earlier].num_steps)
                 for earlier in range(phase)
             )
         return self._bases[phase, pool]
-
-    def _drawn(self, phase: int, pool: int, num_steps: int) -> int:
-        """Draws of a pool in the first steps of a phase."""
-        for mix, bucket in enumerate(self.phases[phase].buckets):
-            if pool in bucket.pools:
-                turns = self._bucket_word(phase).count(mix, num_steps)
-                word = self._stream_word(phase, mix)
-                return word.count(bucket.pools.index(pool), turns * bucket.batch_size)
-        return 0
 
     def _bucket_word(self, phase: int) -> Word:
         if phase not in self._bucket_words:
