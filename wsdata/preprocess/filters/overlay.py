@@ -1,0 +1,119 @@
+"""Overlay filter: text burned into the picture, detected and confirmed by reading it.
+
+Detection alone fires on fog and gravel, so only what can be read as a word counts.
+Axes: h height, w width, c colour (RGB).
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wsdata.orders import StepResult, StepRun
+from wsdata.preprocess.filters.rows import (
+    Entries,
+    Filter,
+    color_frames,
+    pack_step,
+    score_packs,
+    scored,
+    unscored,
+)
+
+FILTER = Filter(
+    name="overlay",
+    model_version="rapidocr-3.10.0-ppocrv6-640-1",
+    score_names=(
+        "text_share",  # of the frame's area under read text, mean over the frames looked at
+        "lasting_share",  # of the area, under read text in every frame looked at
+    ),
+)
+
+STEP = pack_step(
+    FILTER, "How much of the picture lies under text: detected, then confirmed by recognition."
+)
+
+NUM_FRAMES = 3  # the costliest of the filters: first, middle and last frame of the pack
+DETECT_SIDE_PX = 640
+MIN_CONFIDENCE = 0.8
+MIN_LETTERS = 2  # single signs are what texture is read as
+MAX_HEIGHT_SHARE = 0.3  # a "letter" taller than that is an object
+MAX_WORDS = 12
+
+
+def run(run: StepRun) -> StepResult:
+    """Score every clip of a drop from a few colour frames of its pack."""
+    return score_packs(
+        run, FILTER, lambda pack, clip: overlay_scores(color_frames(pack)), load=_model
+    )
+
+
+def overlay_scores(frames_hwc: Sequence[NDArray[np.uint8]]) -> Entries:
+    """Score how much of one clip lies under text.
+
+    Args:
+        frames_hwc: RGB frames in [0, 255], in the order of the clip.
+
+    Returns:
+        By name, see `FILTER`; the words are in the detail of ``text_share``.
+    """
+    if not frames_hwc:
+        return dict.fromkeys(FILTER.score_names, unscored("no colour frame"))
+    chosen = sorted({round(i) for i in np.linspace(0, len(frames_hwc) - 1, NUM_FRAMES)})
+    masks_hw: list[NDArray[np.bool_]] = []
+    words: list[str] = []
+    for index in chosen:
+        mask_hw, found = _read_text(frames_hwc[index])
+        masks_hw.append(mask_hw)
+        words += [word for word in found if word not in words]
+    lasting_hw = np.logical_and.reduce(masks_hw)
+    return {
+        "text_share": scored(
+            float(np.mean([mask_hw.mean() for mask_hw in masks_hw])),
+            {"words": words[:MAX_WORDS]} if words else None,
+        ),
+        "lasting_share": scored(float(lasting_hw.mean()))
+        if len(chosen) > 1
+        else unscored("one frame"),
+    }
+
+
+def _read_text(frame_hwc: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], list[str]]:
+    import cv2
+
+    height_px, width_px = frame_hwc.shape[:2]
+    mask_hw = np.zeros((height_px, width_px), np.uint8)
+    words: list[str] = []
+    found = _model()(np.ascontiguousarray(frame_hwc[..., ::-1]))  # it takes BGR
+    if found.boxes is None or found.txts is None:
+        return mask_hw.astype(bool), words
+    for box, text, confidence in zip(found.boxes, found.txts, found.scores, strict=True):
+        tall = float(np.ptp(box[:, 1])) > MAX_HEIGHT_SHARE * height_px
+        letters = sum(sign.isalnum() for sign in text)
+        if tall or letters < MIN_LETTERS or confidence < MIN_CONFIDENCE:
+            continue
+        cv2.fillPoly(mask_hw, [np.round(box).astype(np.int32)], (1,))
+        words.append(text)
+    return mask_hw.astype(bool), words
+
+
+@functools.cache
+def _model() -> Any:
+    import cv2
+    from rapidocr import RapidOCR
+
+    cv2.setNumThreads(1)
+    model = RapidOCR(
+        params={
+            "Global.use_cls": False,
+            "Global.log_level": "error",
+            "Det.limit_type": "max",
+            "Det.limit_side_len": DETECT_SIDE_PX,
+            "EngineConfig.onnxruntime.intra_op_num_threads": 1,
+            "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+        }
+    )
+    model(np.zeros((64, 64, 3), np.uint8))  # it loads its networks at the first call
+    return model
