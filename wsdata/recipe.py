@@ -16,6 +16,8 @@ from typing import Any
 
 from wsdata.digest import digest
 from wsdata.errors import RecipeError
+from wsdata.ids import SOURCE_TIERS
+from wsdata.tables import RUNGS
 
 FRAME_COUNTS_RULE = "4k + 1"
 HAND_DOWN_MOVES = ("fewer_frames", "smaller_rung", "crop")
@@ -38,9 +40,10 @@ class Tiers:
     t0_min: float = 0.75
     t1_min: float = 0.55
     t2_min: float = 0.35
-    motion_low: float = 0.002
-    motion_high: float = 0.25
-    overlay_max_share: float = 0.02
+    motion_low: float = 0.0004  # mean flow, share of the frame's width per 1/24 s; below: static
+    motion_high: float = 0.05  # above: too fast to see
+    jitter_max: float = 0.01  # change of the mean flow, same unit; above: shaky
+    overlay_max_share: float = 0.02  # of the frame under text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,13 +146,18 @@ class Stream:
     source_tiers: tuple[str, ...] = ("licensed", "crawl", "synthetic")
     domains: tuple[str, ...] = ()  # empty: all
     generated: bool = False  # model-generated material only; other streams admit none of it
-    audio: bool = False
+    audio: bool = False  # samples carry sound where it was kept
+    needs_audio: bool = False  # admits only clips whose sound was kept
     max_epochs: float = 0.0  # 0: no cap
     multiplier: float = 1.0
 
     def __post_init__(self) -> None:
         if self.modality not in ("video", "image"):
             raise RecipeError(f"stream modality {self.modality!r}: expected 'video' or 'image'")
+        if unknown := set(self.source_tiers) - set(SOURCE_TIERS):
+            raise RecipeError(
+                f"stream source_tiers: unknown {sorted(unknown)}; known are {SOURCE_TIERS}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,6 +177,10 @@ class Phase:
             raise RecipeError(f"phase {self.name!r}: weights {self.weights} have no positive sum")
         if unknown := set(self.tiers) - set(TIERS):
             raise RecipeError(f"phase {self.name!r}: unknown tiers {sorted(unknown)}")
+        if unknown := set(self.rungs) - set(RUNGS):
+            raise RecipeError(
+                f"phase {self.name!r}: unknown rungs {sorted(unknown)}; known are {RUNGS}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,6 +204,9 @@ class Recipe:
     versions: dict[str, str] = field(default_factory=dict[str, str])  # table -> pinned version
 
     def __post_init__(self) -> None:
+        names = [phase.name for phase in self.phases]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise RecipeError(f"phases {twice} are declared twice")
         for phase in self.phases:
             if unknown := set(phase.weights) - set(self.streams):
                 raise RecipeError(
