@@ -74,7 +74,7 @@ class Order:
                 "code_version": self.code_version,
                 "params": self.params,
                 "inputs": {
-                    table: [[ref.partition, ref.version, ref.sha256] for ref in refs]
+                    table: [[ref.partition, ref.sha256] for ref in refs]
                     for table, refs in self.inputs.items()
                 },
                 "facts": self.facts,
