@@ -1,0 +1,176 @@
+"""Fingerprints: what every raw asset looks like, and what kind of file it is.
+
+One sandboxed child per raw asset probes it and prints its key frames. Vault members are printed
+by `vault_prints`; which prints belong together is told by `neardup`. Sound is not printed yet.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from wsdata import tables
+from wsdata.ids import raw_key
+from wsdata.media.keyframes import SAMPLING_VERSION
+from wsdata.media.phash import HASH_VERSION, hamming, hash_frame
+from wsdata.media.sandbox import JobReport, run_job
+from wsdata.orders import Input, Step, StepResult, StepRun
+from wsdata.store import BlobStore, FolderStore
+
+__all__ = ["METHOD", "STEP", "hamming", "hash_frame", "print_file", "raw_file", "run"]
+
+METHOD = f"{SAMPLING_VERSION}.{HASH_VERSION}"
+MAX_KEYFRAMES = 120
+_MIN_WALL_S = 120.0
+_WORST_BYTES_PER_S = 200_000  # a decode slower than this is a hang
+
+STEP = Step(
+    stage="ingest",
+    name="fingerprints",
+    function="wsdata.ingest.fingerprint:run",
+    code_version="fingerprint-1",
+    partition="drop",
+    assets={"fingerprints": ("fingerprints", "probes")},
+    inputs=(Input(table="raw_assets"),),
+    pool="nvdec",
+    params_of=lambda _: {"method": METHOD, "max_keyframes": MAX_KEYFRAMES},
+    settings_of=lambda deployment, _: {"sandbox_minimum": deployment.sandbox_minimum},
+    description="Probe of every raw asset, and perceptual hashes of its key frames, mirrored too.",
+)
+
+
+@contextmanager
+def raw_file(store: BlobStore, key: str) -> Iterator[Path]:
+    """Lend a raw object as a local file: the store's own where it is a folder, else a copy.
+
+    Raises:
+        ObjectMissing: The store has no such object.
+    """
+    if isinstance(store, FolderStore):
+        if store.size(key) is None:
+            store.get(key)  # raises, saying what to do
+        yield store.path_of(key)
+        return
+    with tempfile.TemporaryDirectory(prefix="wsdata-raw-") as folder:
+        path = Path(folder) / "raw"
+        _download(store, key, path)
+        yield path
+
+
+def _download(store: BlobStore, key: str, path: Path, chunk_bytes: int = 64 << 20) -> None:
+    size_bytes = store.size(key)
+    if size_bytes is None:
+        store.get(key)
+        return
+    with path.open("wb") as handle:
+        for offset in range(0, size_bytes, chunk_bytes):
+            handle.write(store.get_range(key, offset, min(chunk_bytes, size_bytes - offset)))
+
+
+def print_file(
+    path: Path, out_dir: Path, *, minimum_level: str, is_dense: bool = False, num_color: int = 0
+) -> tuple[dict[str, Any], JobReport]:
+    """Probe and print one file in the sandbox; one that ends badly is tried once more.
+
+    Args:
+        path: The file.
+        out_dir: Where the pictures asked for are left.
+        minimum_level: The sandbox level that the deployment demands.
+        is_dense: Whether to print a frame a second whatever the key frames.
+        num_color: How many of the printed frames to leave as pictures.
+
+    Returns:
+        ``probe``, ``prints`` and ``colors`` as `media.keyframes.keyframes_job` gives them, the
+        probe with status ``failed`` where the child gave none; and the child's report.
+    """
+    wall_s = _MIN_WALL_S + path.stat().st_size / _WORST_BYTES_PER_S
+    args = {"max_keyframes": MAX_KEYFRAMES, "is_dense": is_dense, "num_color": num_color}
+
+    def attempt() -> JobReport:
+        return run_job(
+            "wsdata.media.keyframes:keyframes_job",
+            args,
+            source=path,
+            out_dir=out_dir,
+            wall_s=wall_s,
+            minimum_level=minimum_level,
+        )
+
+    report = attempt()
+    if report.status not in ("ok", "failed"):
+        report = attempt()
+    if report.result is not None:
+        return report.result, report
+    probe = {"status": "failed", "reason": f"{report.status}: {report.detail}"}
+    return {"probe": probe, "prints": [], "colors": []}, report
+
+
+def _print_asset(run: StepRun, asset_id: str) -> dict[str, Any]:
+    with (
+        raw_file(run.store, raw_key(asset_id)) as path,
+        tempfile.TemporaryDirectory(prefix="wsdata-prints-") as folder,
+    ):
+        found, _ = print_file(path, Path(folder), minimum_level=run.settings["sandbox_minimum"])
+    return found
+
+
+def print_rows(asset_id: str, prints: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Turn a child's prints into rows: hashes as bytes, numbered in order of time."""
+    return [
+        {
+            "asset_id": asset_id,
+            "frame_index": index,
+            "time_s": one["time_s"],
+            "hash": bytes.fromhex(one["hash"]),
+            "mirror_hash": bytes.fromhex(one["mirror_hash"]),
+            "quality": one["quality"],
+        }
+        for index, one in enumerate(prints)
+    ]
+
+
+def run(run: StepRun) -> StepResult:
+    """Probe and print every raw asset of a drop that is not in the vault.
+
+    Rows: ``probes``, one per asset, of files that are empty or unreadable too; ``fingerprints``,
+    one per printed frame.
+    """
+    rows = run.read("raw_assets")
+    asset_ids = sorted(rows.filter(~rows["in_vault"])["asset_id"])
+    probes: list[dict[str, Any]] = []
+    prints: list[dict[str, Any]] = []
+    for done, asset_id in enumerate(asset_ids, 1):
+        found = run.unit(asset_id, lambda asset_id=asset_id: _print_asset(run, asset_id))
+        probes.append({"asset_id": asset_id, **found["probe"]})
+        prints += [{**row, "method": METHOD} for row in print_rows(asset_id, found["prints"])]
+        run.progress(done, len(asset_ids), f"{asset_id[:12]} {found['probe']['status']}")
+    return StepResult(
+        tables={
+            "probes": tables.rows_of("probes", probes),
+            "fingerprints": tables.rows_of("fingerprints", prints),
+        },
+        metrics={"num_assets": len(asset_ids), "num_prints": len(prints)},
+        display={"fingerprints": _display(probes, prints)},
+    )
+
+
+def _display(probes: list[dict[str, Any]], prints: list[dict[str, Any]]) -> dict[str, Any]:
+    lines = ["| asset | kind | codec | size | seconds | frames/s | status |", "|" + "---|" * 7]
+    for row in probes[:50]:
+        size = f"{row['width_px']}x{row['height_px']}" if row.get("width_px") else ""
+        rate = f"{row['source_fps']:.2f}" if row.get("source_fps") else ""
+        rate += " (variable)" if row.get("is_vfr") else ""
+        told = row["status"] if row["status"] == "ok" else f"{row['status']}: {row['reason']}"
+        codec = row.get("codec") or row.get("audio_codec") or ""
+        lines.append(
+            f"| {row['asset_id'][:12]} | {row.get('media_kind') or ''} | {codec} | {size} "
+            f"| {row.get('duration_s') or 0:.2f} | {rate} | {told} |"
+        )
+    unread = sum(row["status"] != "ok" for row in probes)
+    return {
+        "probed": {"type": "int", "raw_value": len(probes)},
+        "empty or unreadable": {"type": "int", "raw_value": unread},
+        "printed frames": {"type": "int", "raw_value": len(prints)},
+        "files": {"type": "md", "raw_value": "\n".join(lines)},
+    }
