@@ -174,12 +174,15 @@ def stop_copies(
 def _canonical(run: StepRun) -> dict[str, str]:
     from wsdata.ingest.neardup import group_near_duplicates
 
-    pairs, quality = run.read_context("match_pairs"), run.read_context("asset_quality")
-    status = run.read_context("decode_status")
-    # A copy that did not decode must not stand for the others.
-    lost = status.filter(pl.col("status").is_in(UNDECODABLE))["asset_id"].unique().implode()
-    pairs = pairs.filter(~pl.col("asset_a").is_in(lost), ~pl.col("asset_b").is_in(lost))
-    groups = group_near_duplicates(pairs, quality)
+    lost = run.read_context("decode_status").filter(pl.col("status").is_in(UNDECODABLE))
+    # A copy that did not decode ranks last, so that it does not stand for others that did.
+    quality = run.read_context("asset_quality").with_columns(
+        pl.when(pl.col("asset_id").is_in(lost["asset_id"].unique().implode()))
+        .then(-1.0)
+        .otherwise("rank_value")
+        .alias("rank_value")
+    )
+    groups = group_near_duplicates(run.read_context("match_pairs"), quality)
     return dict(groups.select("asset_id", "canonical_id").iter_rows())
 
 
