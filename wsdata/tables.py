@@ -191,7 +191,7 @@ TABLES: dict[str, Table] = {
         shard=STR, shard_key=STR, row=INT, offset=INT, length=INT,  # bytes within the shard
         columns_json=STR,  # {column: [offset, length]} from the start of the shard
         latent_shape_json=STR,  # [t, c, h, w]
-        xxh3=STR, psnr_db=F64, job=STR,
+        xxh3=STR, psnr_db=F64, job=STR, transcode_sha256=STR,  # of what was encoded
     ),
     "latent_losses": _table(("sample_id",), sample_id=STR, clip_id=STR, reason=STR, detail=STR),
     "caption_packs": _table(

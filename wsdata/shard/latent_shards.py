@@ -311,12 +311,12 @@ def _placements(
     units: Mapping[str, dict[str, Any]],
     shards: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    clips = {sample["sample_id"]: sample["clip_id"] for sample in kept}
+    by_id = {sample["sample_id"]: sample for sample in kept}
     job = f"{run.order.partition}@{run.order.version_digest}"
     return [
         {
             **entry,
-            "clip_id": clips[entry["sample_id"]],
+            "clip_id": by_id[entry["sample_id"]]["clip_id"],
             "bucket": shard["bucket"],
             "tokenizer_version": run.params["tokenizer"]["version"],
             "latent_dtype": run.params["tokenizer"]["dtype"],
@@ -325,6 +325,7 @@ def _placements(
             "latent_shape_json": canonical_json(units[entry["sample_id"]]["shape"]),
             "psnr_db": units[entry["sample_id"]]["psnr_db"],
             "job": job,
+            "transcode_sha256": by_id[entry["sample_id"]]["transcode_sha256"],
         }
         for shard in shards
         for entry in shard["samples"]

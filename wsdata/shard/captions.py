@@ -1,0 +1,174 @@
+"""Caption packs: the words that go with a shard, row by row, beside it and never inside it.
+
+One pack per (shard, caption version), so that a new captioner never rewrites a latent. Making
+captions belongs to `label`; which pack a dataset version uses, to `index`.
+"""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from wsdata import tables
+from wsdata.digest import sha256_bytes, short_digest
+from wsdata.orders import Input, Step, StepResult, StepRun
+from wsdata.recipe import Recipe
+from wsdata.shard.latent_stats import markdown_table
+
+CAPTION_PREFIX = "caption_"
+NO_CAPTIONS = "none"  # caption version of a pack without a caption
+
+
+def _params(recipe: Recipe) -> dict[str, Any]:
+    return {
+        "variants": sorted(recipe.captions.variants),
+        "captioner": [recipe.captions.engine, recipe.captions.model],
+        "captions_version": recipe.versions.get("captions", ""),
+    }
+
+
+STEP = Step(
+    stage="shard",
+    name="caption_packs",
+    function="wsdata.shard.captions:run",
+    code_version="caption-packs-1",
+    partition="shard_group",
+    assets={"caption_packs": ("caption_packs",)},
+    inputs=(
+        Input(table="placements"),
+        Input(table="captions", scope="all", is_context=True),
+    ),
+    params_of=_params,
+    description=(
+        "Captions of the samples of every shard of a group, one pack per shard and caption "
+        "version, aligned to the shard's rows."
+    ),
+)
+
+
+def pack_key(sha256: str) -> str:
+    """Object key of a caption pack by the sha256 of its bytes."""
+    return f"training/packs/{sha256[:2]}/{sha256}.parquet"
+
+
+def run(run: StepRun) -> StepResult:
+    """Write the caption packs of one shard group."""
+    placements = run.read("placements").select("shard", "row", "sample_id", "clip_id")
+    variants: list[str] = run.params["variants"]
+    captions = choose_captions(run.read_context("captions"), variants)
+    packs: list[dict[str, Any]] = []
+    counts: list[list[Any]] = []
+    for (shard,), rows in sorted(placements.group_by(["shard"])):
+        pack = build_pack(rows, captions, variants)
+        data = tables.to_parquet(pack)
+        stored = run.put_blob(pack_key(sha256_bytes(data)), data)
+        version = caption_version(captions.join(rows, on="clip_id", how="semi"))
+        packs.append(
+            {"shard": shard, "caption_version": version, "num_samples": pack.height, **stored}
+        )
+        counts.append([shard[:12], version, pack.height, *_counts(pack, variants)])
+    return StepResult(
+        tables={"caption_packs": tables.rows_of("caption_packs", packs)},
+        metrics={
+            "num_packs": float(len(packs)),
+            "num_samples": float(placements.height),
+            "num_without_caption": float(sum(row[3] for row in counts)),
+        },
+        display={"caption_packs": _display(counts, variants)},
+    )
+
+
+def choose_captions(captions: pl.DataFrame, variants: Sequence[str]) -> pl.DataFrame:
+    """Pick one caption for each clip and variant, whatever order they come in.
+
+    A clip that two drops brought may have several: the highest captioner version wins, then the
+    text that sorts first. Failed captions are none.
+
+    Returns:
+        Columns ``clip_id, variant, captioner_version, text``.
+    """
+    return (
+        captions.filter(
+            (pl.col("status") == "ok")
+            & pl.col("text").is_not_null()
+            & pl.col("variant").is_in(list(variants))
+        )
+        .select("clip_id", "variant", "captioner_version", "text")
+        .sort(
+            "clip_id",
+            "variant",
+            "captioner_version",
+            "text",
+            descending=[False, False, True, False],
+        )
+        .unique(subset=["clip_id", "variant"], keep="first", maintain_order=True)
+    )
+
+
+def build_pack(rows: pl.DataFrame, captions: pl.DataFrame, variants: Sequence[str]) -> pl.DataFrame:
+    """Build one pack.
+
+    Args:
+        rows: Of one shard: ``row, sample_id, clip_id``.
+        captions: What `choose_captions` returns.
+        variants: Each becomes a column ``caption_<variant>``, null where there is none.
+
+    Returns:
+        One row for each of the shard's, in its order. ``text_embedding`` is null until an engine
+        for it has run.
+    """
+    pack = rows.select("row", "sample_id", "clip_id").sort("row")
+    versions = captions.group_by("clip_id").agg(
+        pl.col("captioner_version").unique().sort().str.join("+")
+    )
+    pack = pack.join(versions, on="clip_id", how="left", maintain_order="left")
+    for variant in variants:
+        texts = captions.filter(pl.col("variant") == variant).select(
+            "clip_id", pl.col("text").alias(f"{CAPTION_PREFIX}{variant}")
+        )
+        pack = pack.join(texts, on="clip_id", how="left", maintain_order="left")
+    return pack.with_columns(pl.lit(None, dtype=tables.VECTOR).alias("text_embedding"))
+
+
+def caption_version(captions: pl.DataFrame) -> str:
+    """Name the captioner of a pack's captions; one name for several, and one for none."""
+    found = sorted(captions["captioner_version"].unique())
+    if len(found) > 1:
+        return f"mixed-{short_digest(found)}"
+    return found[0] if found else NO_CAPTIONS
+
+
+def read_pack(data: bytes) -> pl.DataFrame:
+    """Read a caption pack, in the order of its shard's rows."""
+    return pl.read_parquet(io.BytesIO(data)).sort("row")
+
+
+def captions_of(pack: pl.DataFrame, row: int) -> dict[str, str]:
+    """Captions of one row of a shard, by variant; variants without one are absent."""
+    record = pack.row(row, named=True)
+    return {
+        name.removeprefix(CAPTION_PREFIX): text
+        for name, text in record.items()
+        if name.startswith(CAPTION_PREFIX) and text is not None
+    }
+
+
+def _counts(pack: pl.DataFrame, variants: Sequence[str]) -> list[int]:
+    """How many rows have no caption at all, then how many have each variant."""
+    columns = [f"{CAPTION_PREFIX}{variant}" for variant in variants]
+    texts = pack.select(columns)
+    bare = (
+        sum(all(text is None for text in row) for row in texts.rows()) if columns else pack.height
+    )
+    return [bare, *(texts.height - texts[column].null_count() for column in columns)]
+
+
+def _display(counts: list[list[Any]], variants: Sequence[str]) -> dict[str, dict[str, Any]]:
+    header = ["shard", "caption version", "samples", "without a caption", *variants]
+    return {
+        "packs": {"type": "int", "raw_value": len(counts)},
+        "samples": {"type": "int", "raw_value": sum(row[2] for row in counts)},
+        "without_caption": {"type": "int", "raw_value": sum(row[3] for row in counts)},
+        "by_shard": {"type": "md", "raw_value": markdown_table(header, counts[:50])},
+    }

@@ -1,0 +1,127 @@
+"""Caption packs: aligned to shard rows, one per shard and caption version, in any order."""
+
+import polars as pl
+import pytest
+
+from wsdata import tables
+from wsdata.digest import sha256_bytes
+from wsdata.recipe import Captions, Recipe
+from wsdata.shard import captions as caption_packs
+from wsdata.shard.captions import STEP, captions_of, choose_captions, read_pack
+from wsdata.store import FolderStore
+from wsdata_tests.shard.shard_support import execute, order_of, put_rows
+
+GROUP = "v1.0000"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return FolderStore(tmp_path)
+
+
+def _placement(shard, row, clip):
+    return {"sample_id": f"{clip}.s{row}", "clip_id": clip, "shard": shard, "row": row}
+
+
+def _caption(clip, variant, text, *, version="describer-1", status="ok"):
+    return {
+        "clip_id": clip,
+        "variant": variant,
+        "text": text,
+        "captioner_version": version,
+        "status": status,
+    }
+
+
+PLACEMENTS = [
+    _placement("a" * 64, 1, "clip1"),
+    _placement("a" * 64, 0, "clip2"),
+    _placement("b" * 64, 0, "clip1"),
+    _placement("b" * 64, 1, "clip3"),
+]
+CAPTIONS = [
+    _caption("clip1", "dense", "a long river"),
+    _caption("clip1", "short", "river"),
+    _caption("clip2", "short", "street"),
+    _caption("clip2", "dense", None, status="failed"),
+    _caption("clip9", "dense", "not in this group"),
+]
+
+
+def _order(store, drops, *, variants=("dense", "short")):
+    return order_of(
+        STEP,
+        GROUP,
+        params=caption_packs._params(Recipe(name="t", captions=Captions(variants=variants))),
+        inputs={"placements": [put_rows(store, "placements", GROUP, PLACEMENTS)]},
+        context={
+            "captions": [
+                put_rows(store, "captions", f"drop{index}", rows)
+                for index, rows in enumerate(drops)
+            ]
+        },
+    )
+
+
+def _packs(store, rows):
+    return {row["shard"][0]: read_pack(store.get(row["key"])) for row in rows.to_dicts()}
+
+
+def test_rows_follow_the_shard_and_say_what_there_is(store):
+    report, rows = execute(STEP, _order(store, [CAPTIONS]), store)
+    packs = _packs(store, rows["caption_packs"])
+    assert packs["a"]["sample_id"].to_list() == ["clip2.s0", "clip1.s1"]
+    assert captions_of(packs["a"], 1) == {"dense": "a long river", "short": "river"}
+    assert captions_of(packs["a"], 0) == {"short": "street"}
+    assert captions_of(packs["b"], 1) == {}
+    assert packs["b"]["captioner_version"].to_list() == ["describer-1", None]
+    assert packs["a"]["text_embedding"].null_count() == 2
+    assert set(rows["caption_packs"]["caption_version"]) == {"describer-1"}
+    assert report.metrics["num_without_caption"] == 1
+
+
+def test_packs_lie_among_the_training_objects_under_their_digest(store):
+    _, rows = execute(STEP, _order(store, [CAPTIONS]), store)
+    for row in rows["caption_packs"].to_dicts():
+        sha256 = sha256_bytes(store.get(row["key"]))
+        assert row["key"] == f"training/packs/{sha256[:2]}/{sha256}.parquet"
+        assert row["sha256"] == sha256
+
+
+def test_a_new_captioner_makes_new_packs_and_leaves_the_old(store):
+    _, old = execute(STEP, _order(store, [CAPTIONS]), store)
+    newer = [{**row, "captioner_version": "vlm-2", "text": "new"} for row in CAPTIONS]
+    _, new = execute(STEP, _order(store, [newer]), store)
+    assert set(new["caption_packs"]["caption_version"]) == {"vlm-2"}
+    assert not set(old["caption_packs"]["key"]) & set(new["caption_packs"]["key"])
+    assert all(store.size(key) for key in old["caption_packs"]["key"])
+
+
+def test_the_order_of_drops_does_not_matter(store):
+    first, second = (
+        CAPTIONS[:3],
+        [*CAPTIONS[3:], _caption("clip1", "short", "stream", version="vlm-2")],
+    )
+    one, _ = execute(STEP, _order(store, [first, second]), store)
+    other, rows = execute(STEP, _order(store, [second, first]), store)
+    assert one.objects == other.objects
+    assert all(v.startswith("mixed-") for v in rows["caption_packs"]["caption_version"])
+    assert captions_of(_packs(store, rows["caption_packs"])["b"], 0)["short"] == "stream"
+
+
+def test_without_any_caption_the_pack_is_there_and_empty(store):
+    _, rows = execute(STEP, _order(store, []), store)
+    assert set(rows["caption_packs"]["caption_version"]) == {"none"}
+    assert captions_of(_packs(store, rows["caption_packs"])["a"], 0) == {}
+
+
+def test_only_the_recipes_variants_are_packed(store):
+    _, rows = execute(STEP, _order(store, [CAPTIONS], variants=("short",)), store)
+    assert captions_of(_packs(store, rows["caption_packs"])["a"], 1) == {"short": "river"}
+
+
+def test_choosing_is_the_same_for_any_order_of_rows():
+    rows = tables.rows_of("captions", CAPTIONS)
+    chosen = choose_captions(rows, ["dense", "short"])
+    assert chosen.equals(choose_captions(rows.reverse(), ["dense", "short"]))
+    assert chosen.filter(pl.col("clip_id") == "clip2").height == 1
