@@ -1,0 +1,43 @@
+"""Two drops in either order, one of them in two runs: the same manifest."""
+
+from wsdata_tests.e2e.conftest import MICRO_RECIPE, ROOT, Home
+
+from wsdata.catalog.objects import read_table
+from wsdata.curate.manifest import manifest_digest
+from wsdata.ingest.delivery import Declaration, make_drop
+
+FIRST = ("stream_of_water.webm", "coffee.png")
+SECOND = ("derived_stream_vp9_opus.webm", "coffee.png", "chelsea.png", "testsrc_av1.mkv")
+
+
+def _deliver(home: Home, names, source: str) -> None:
+    declared = Declaration(source_tier="licensed", source=source, license_id="CC0-1.0")
+    files = [ROOT / "samples" / "media" / name for name in names]
+    make_drop(files, home.path / "landing", declared, date="20261101")
+
+
+def _run_in_order(path, drops) -> Home:
+    home = Home(path)
+    path.mkdir()
+    (path / "operating.toml").write_text(MICRO_RECIPE.read_text())
+    for names, source in drops:
+        _deliver(home, names, source)
+        home.run("run")
+    return home
+
+
+def test_arrival_order_does_not_matter(tmp_path):
+    one, two = (FIRST, "alpha"), (SECOND, "beta")
+    forward = _run_in_order(tmp_path / "forward", [one, two])
+    backward = _run_in_order(tmp_path / "backward", [two, one])
+    for table in ("manifests", "exclusions"):
+        left = read_table(forward.ledger, forward.store, table, "v2")
+        right = read_table(backward.ledger, backward.store, table, "v2")
+        assert left.equals(right), table
+    left, right = (
+        manifest_digest(read_table(home.ledger, home.store, "manifests", "v2"))
+        for home in (forward, backward)
+    )
+    assert left == right
+    refs = [home.ledger.live("manifests", "v2")[0].sha256 for home in (forward, backward)]
+    assert refs[0] == refs[1]
