@@ -68,7 +68,7 @@ def overlay_scores(frames_hwc: Sequence[NDArray[np.uint8]]) -> Entries:
         mask_hw, found = _read_text(frames_hwc[index])
         masks_hw.append(mask_hw)
         words += [word for word in found if word not in words]
-    lasting_hw = np.logical_and.reduce(masks_hw)
+    lasting_hw = np.logical_and.reduce([_at_size(mask_hw, masks_hw[0]) for mask_hw in masks_hw])
     return {
         "text_share": scored(
             float(np.mean([mask_hw.mean() for mask_hw in masks_hw])),
@@ -97,6 +97,14 @@ def _read_text(frame_hwc: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], list[st
         cv2.fillPoly(mask_hw, [np.round(box).astype(np.int32)], (1,))
         words.append(text)
     return mask_hw.astype(bool), words
+
+
+def _at_size(mask_hw: NDArray[np.bool_], like_hw: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The mask at another's size: a stream may change its frame size within a clip."""
+    height_px, width_px = like_hw.shape
+    rows = np.arange(height_px) * mask_hw.shape[0] // height_px
+    columns = np.arange(width_px) * mask_hw.shape[1] // width_px
+    return mask_hw[np.ix_(rows, columns)]
 
 
 @functools.cache
