@@ -48,7 +48,9 @@ def _set_limits(limits: dict[str, int]) -> None:
         kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
         allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (allowed, allowed))
+        # at the hard limit of processor time the kernel sends SIGKILL, which tells nothing
+        grace = 1 if kind == resource.RLIMIT_CPU and hard == resource.RLIM_INFINITY else 0
+        resource.setrlimit(kind, (allowed, allowed + grace))
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -248,7 +248,7 @@ def _bubblewrap_of_job(source: Path | None, out_dir: Path) -> list[str]:
     if source is not None:
         # a read-only mount: a bare descriptor can be opened again for writing through /proc
         arguments += ["--ro-bind", str(source.resolve(strict=True)), _SOURCE_AT]
-    return arguments
+    return [*arguments, "--remount-ro", "/"]
 
 
 def _rlimits(limits: Limits, wall_s: float) -> dict[str, int]:
