@@ -196,6 +196,11 @@ class StepPlan:
         """Digest over all that decides which sample is served when, patches included."""
         return digest(self.to_json())
 
+    @cached_property
+    def base_plan_id(self) -> str:
+        """What `plan_id` is, or was, without any patch."""
+        return digest({**self.to_json(), "patches": []})
+
     @property
     def num_steps(self) -> int:
         """Steps of all phases together. Later ones can be asked for: the last phase goes on."""
