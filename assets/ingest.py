@@ -1,0 +1,149 @@
+"""Ingest: from delivery folders to raw assets, their rights, prints and near-duplicates."""
+
+from pathlib import Path
+
+import dagster as dg
+
+from assets import partitions
+from assets.building import DAILY, OWNERS, Shown, step_assets
+from assets.checking import promise, result, scoped_check
+from resources.catalog import CatalogResource
+from resources.deployments import DeploymentResource
+from wsdata.ingest.delivery import check_drop, ready_drops
+from wsdata.observability import checks as promises
+from wsdata.steps import STEPS
+
+DELIVERIES = dg.AssetKey(["ingest", "deliveries"])
+LAND = STEPS["ingest/land"]
+FINGERPRINTS = STEPS["ingest/fingerprints"]
+
+deliveries = dg.AssetSpec(
+    DELIVERIES,
+    group_name="ingest",
+    owners=OWNERS,
+    kinds={"folder"},
+    code_version="deliveries-1",
+    freshness_policy=DAILY,
+    partitions_def=partitions.deliveries,
+    description=(
+        "Folders seen in the landing zone, each with an observation: accepted, or refused with "
+        "every fault listed. A folder is looked at once its `_READY` marker is there, and again "
+        "when the marker changes."
+    ),
+)
+
+assets: list[dg.AssetsDefinition | dg.AssetSpec] = [
+    deliveries,
+    step_assets(
+        LAND,
+        {
+            "raw_assets": Shown(
+                description=(
+                    "Raw files by the sha256 of their bytes, put once into the raw store or, "
+                    "where the carve says so, into the sealed vault; and per file what its "
+                    "delivery states: source, licence, territory, rights window, opt-out."
+                ),
+                kinds=frozenset({"parquet", "storage"}),
+            )
+        },
+        steps=STEPS,
+        extra_deps=(DELIVERIES,),
+    ),
+    step_assets(
+        STEPS["ingest/vault_prints"],
+        {
+            "vault_prints": Shown(
+                description=(
+                    "Prints and embeddings of vault members: the only thing that leaves the vault."
+                )
+            )
+        },
+        steps=STEPS,
+    ),
+    step_assets(
+        FINGERPRINTS,
+        {
+            "fingerprints": Shown(
+                description=(
+                    "Perceptual hashes of key frames, mirrored too, and what each container holds."
+                )
+            )
+        },
+        steps=STEPS,
+    ),
+    step_assets(
+        STEPS["ingest/near_duplicates"],
+        {
+            "near_duplicates": Shown(
+                description=(
+                    "Pairs of raw assets, over all drops, that show the same: whole, or a span. "
+                    "Groups and their canonical copy are derived from these when asked."
+                )
+            )
+        },
+        steps=STEPS,
+    ),
+]
+
+
+@scoped_check(
+    asset=DELIVERIES,
+    partitions_def=partitions.deliveries,
+    description="The folder keeps the drop contract; every fault is listed.",
+)
+def contract_kept(
+    context: dg.AssetCheckExecutionContext, deployment: DeploymentResource
+) -> dg.AssetCheckResult:
+    """Check one folder against the drop contract."""
+    folder = Path(deployment.open().landing) / context.partition_key
+    return result(check_drop(folder), is_blocking=True)
+
+
+@dg.asset_check(
+    asset=DELIVERIES,
+    description="No folder with a marker is refused. A partitioned check shows the last folder "
+    "looked at; this shows the worst.",
+)
+def none_refused(deployment: DeploymentResource) -> dg.AssetCheckResult:
+    """Check every folder that waits in the landing zone."""
+    landing = Path(deployment.open().landing)
+    refused = [name for name in ready_drops(landing) if check_drop(landing / name)]
+    return result([f"{name} is refused" for name in refused], is_blocking=True)
+
+
+@dg.asset_check(
+    asset=DELIVERIES,
+    description="Every accepted folder has been landed. Freshness is told per asset, so one old "
+    "drop that waits would not show.",
+)
+def none_waiting(deployment: DeploymentResource, catalog: CatalogResource) -> dg.AssetCheckResult:
+    """Check that no good drop waits to be landed."""
+    landing = Path(deployment.open().landing)
+    landed = {ref.partition for ref in catalog.open().live("raw_assets")}
+    waiting = [n for n in ready_drops(landing) if n not in landed and not check_drop(landing / n)]
+    return result([f"{name} has not been landed" for name in waiting], is_blocking=False)
+
+
+checks: list[dg.AssetChecksDefinition] = [
+    contract_kept,
+    none_refused,
+    none_waiting,
+    promise(
+        LAND,
+        "raw_assets",
+        "not_empty",
+        promises.empty_faults,
+        ("raw_assets",),
+        is_blocking=False,
+        description="The drop holds media.",
+    ),
+    promise(
+        FINGERPRINTS,
+        "fingerprints",
+        "all_probed",
+        promises.print_faults,
+        ("raw_assets", "probes"),
+        is_blocking=True,
+        description="Every raw asset outside the vault was probed.",
+    ),
+]

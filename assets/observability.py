@@ -1,0 +1,81 @@
+"""Observability: kill rates, drift, contamination, costs, and the mirror for other engines."""
+
+import dagster as dg
+
+from assets.building import Shown, step_assets
+from assets.checking import promise
+from wsdata.observability import checks as promises
+from wsdata.observability.contamination import coverage_faults
+from wsdata.steps import STEPS
+
+KILL_RATES = STEPS["observability/kill_rates"]
+CONTAMINATION = STEPS["observability/contamination"]
+SUMMED_UP = ("raw_assets", "clips", "captions", "manifests", "placements")
+
+assets: list[dg.AssetsDefinition | dg.AssetSpec] = [
+    step_assets(
+        KILL_RATES,
+        {
+            "kill_rates": Shown(
+                description="Per filter and source: clips seen, stopped, failed; histograms."
+            )
+        },
+        steps=STEPS,
+    ),
+    step_assets(
+        STEPS["observability/drift"],
+        {
+            "drift": Shown(
+                description="Scores of a frozen slice under every model version, and their shift."
+            )
+        },
+        steps=STEPS,
+    ),
+    step_assets(
+        CONTAMINATION,
+        {
+            "contamination": Shown(
+                description="How much of a version was compared with the vault: a release gate."
+            )
+        },
+        steps=STEPS,
+    ),
+    step_assets(
+        STEPS["observability/costs"],
+        {"costs": Shown(description="Bytes by kind of object, and what they cost a month.")},
+        steps=STEPS,
+        reads_drawn=SUMMED_UP,
+    ),
+    step_assets(
+        STEPS["observability/engine_mirror"],
+        {
+            "engine_mirror": Shown(
+                description="Live rows as Delta tables over the same objects, uncopied.",
+                kinds=frozenset({"deltalake"}),
+            )
+        },
+        steps=STEPS,
+        reads_drawn=SUMMED_UP,
+    ),
+]
+
+checks: list[dg.AssetChecksDefinition] = [
+    promise(
+        KILL_RATES,
+        "kill_rates",
+        "few_stopped",
+        promises.kill_faults,
+        ("kill_rates",),
+        is_blocking=False,
+        description="No filter stops nearly everything of a source.",
+    ),
+    promise(
+        CONTAMINATION,
+        "contamination",
+        "all_compared",
+        coverage_faults,
+        ("contamination",),
+        is_blocking=True,
+        description="Every clip of the manifest was compared with the vault: a release gate.",
+    ),
+]

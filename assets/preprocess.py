@@ -1,0 +1,129 @@
+"""Preprocess: one decode pass, versioned scores, and the gates that read them."""
+
+from functools import partial
+
+import dagster as dg
+
+from assets.building import Shown, step_assets
+from assets.checking import promise
+from wsdata.observability import checks as promises
+from wsdata.steps import STEPS
+from wsdata.tables import FILTERS, RUNGS
+
+DECODE = STEPS["preprocess/decode"]
+GATES = STEPS["preprocess/gates"]
+
+SCORED = {
+    "technical": "Technical health: resolution reached, length, decode errors, black and frozen.",
+    "motion": "How much and how unsteadily a clip moves, from dense optical flow.",
+    "overlay": "How much of the picture lies under burned-in text.",
+    "quality": "How well a clip is pictured: sharpness, contrast, exposure, colour.",
+    "safety": "How likely a clip is unsafe. The gate stops the highest.",
+    "faces": "How many faces a clip shows, and how large. A tag, never a gate.",
+    "audio": "Whether there is sound, how loud, and whether it is speech or music.",
+}
+
+_PASS = {
+    "clips": Shown(
+        description="Training windows of 2-20 s inside one shot, with the exact span in pts."
+    ),
+    **{
+        f"transcodes_{rung}": Shown(
+            description=f"The {rung} rung of every clip whose source reaches it, at 24 fps.",
+            kinds=frozenset({"parquet", "mp4"}),
+        )
+        for rung in RUNGS
+    },
+    "audio_tracks": Shown(
+        description="Sound of each clip as Opus, where it is present and in sync; else why not.",
+        kinds=frozenset({"parquet", "opus"}),
+    ),
+    "frame_packs": Shown(
+        description=(
+            "Sampled frames of each clip that every later model reads, so that no video is "
+            "decoded twice; and prints at 1 per second."
+        ),
+        kinds=frozenset({"parquet", "jpeg"}),
+    ),
+    "decode_status": Shown(
+        description="What became of every raw asset: ok, salvaged, quarantined, empty, failed."
+    ),
+}
+
+assets: list[dg.AssetsDefinition | dg.AssetSpec] = [
+    step_assets(DECODE, _PASS, steps=STEPS),
+    *(
+        step_assets(
+            STEPS[f"preprocess/{name}_scores"],
+            {f"{name}_scores": Shown(description=f"{text} Versioned by its model.")},
+            steps=STEPS,
+        )
+        for name, text in SCORED.items()
+    ),
+    step_assets(
+        GATES,
+        {
+            "gates": Shown(
+                description=(
+                    "Under the operating recipe: which clips go on, why the others do not, and a "
+                    "provisional tier. A cut decides again from the stored scores."
+                )
+            )
+        },
+        steps=STEPS,
+    ),
+]
+
+checks: list[dg.AssetChecksDefinition] = [
+    promise(
+        DECODE,
+        "decode_status",
+        "no_asset_lost",
+        promises.lost_asset_faults,
+        ("raw_assets", "decode_status"),
+        is_blocking=True,
+        description="Every raw asset ended in a status, and nothing of the vault was decoded.",
+    ),
+    promise(
+        DECODE,
+        "decode_status",
+        "few_quarantined",
+        promises.quarantine_faults,
+        ("decode_status", "provenance"),
+        is_blocking=False,
+        description="No source gives more undecodable files than it should.",
+    ),
+    *(
+        promise(
+            DECODE,
+            f"transcodes_{rung}",
+            "rung_complete",
+            partial(promises.rung_faults, rung=rung, rungs=RUNGS),
+            ("clips", f"transcodes_{rung}"),
+            is_blocking=True,
+            description=f"Every clip that reaches {rung} has it, and none was scaled up.",
+        )
+        for rung in RUNGS
+    ),
+    *(
+        promise(
+            STEPS[f"preprocess/{name}_scores"],
+            f"{name}_scores",
+            "all_scored",
+            promises.score_faults,
+            ("clips", f"{name}_scores"),
+            is_blocking=True,
+            description="Every clip has a score, or the reason why there is none.",
+        )
+        for name in FILTERS
+    ),
+    promise(
+        GATES,
+        "gates",
+        "all_decided",
+        promises.gate_faults,
+        ("clips", "gates"),
+        is_blocking=True,
+        description="Every clip was decided, with a tier or a reason.",
+    ),
+]

@@ -1,0 +1,29 @@
+"""Composition root: assembles the asset graph of the eight stages, once."""
+
+from pathlib import Path
+
+import dagster as dg
+
+from assets import (
+    curate,
+    ingest,
+    label,
+    lifecycle,
+    loader,
+    observability,
+    preprocess,
+    shard,
+)
+from resources import deployments
+from sensors import drops, jobs
+
+STAGES = (ingest, preprocess, label, curate, shard, loader, lifecycle, observability)
+
+defs = dg.Definitions(
+    assets=[asset for stage in STAGES for asset in stage.assets],
+    asset_checks=[check for stage in STAGES for check in stage.checks],
+    executor=dg.in_process_executor,
+    jobs=list(jobs.jobs.values()),
+    sensors=[drops.ready_drops_sensor],
+    resources=deployments.local(Path(__file__).resolve().parent),
+)

@@ -1,0 +1,187 @@
+"""Composition root of `wsdata run`, `wsdata dataset cut` and the UI: Dagster, in this process.
+
+    python launch.py run [--drop KEY ...] [--recipe FILE] [--json]
+    python launch.py cut --recipe FILE [--version V] [--as-of-date DAY] [--json]
+    python launch.py ui [--port N]
+
+Exit codes: 0 done or nothing to do, 1 something failed, 2 wrong call, 130 interrupted.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Build the command line. The commands for people are `wsdata`'s."""
+    parser = argparse.ArgumentParser(prog="launch.py", description="Dagster runs of wsdata.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="everything unfinished, from drops to batches")
+    run.add_argument("--drop", action="append", default=[], metavar="KEY",
+                     help="this drop alone; may be repeated")  # fmt: skip
+    run.add_argument("--recipe", metavar="FILE", help="recipe of the next dataset version")
+    run.set_defaults(function=_run)
+    cut = commands.add_parser("cut", help="one dataset version")
+    cut.add_argument("--recipe", metavar="FILE", required=True)
+    cut.add_argument("--version", help="its name; default: the next")
+    cut.set_defaults(function=_cut)
+    for command in (run, cut):
+        command.add_argument("--as-of-date", metavar="DAY", help="day that rights are judged by")
+        command.add_argument("--json", action="store_true", help="a summary as JSON")
+    ui = commands.add_parser("ui", help="the Dagster UI, with its sensors, on this state")
+    ui.add_argument("--port", type=int, default=3000)
+    ui.set_defaults(function=_ui)
+    return parser
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Do all that is unfinished, and cut the next version where the live inputs ask for one."""
+    with _main_job() as job:
+        recipe = _recipe(args, job)
+        drops = job.look_at_landing(Path(job.bench.deployment.landing), _keys(args.drop))
+        job.process_drops(drops)
+        everything = job.look_at_all()
+        if everything:
+            _cut_version(job, recipe, everything, args, version=None)
+        job.report()
+        return _tell(job, args)
+
+
+def _cut(args: argparse.Namespace) -> int:
+    """Cut one dataset version of what is live, and make all of it."""
+    with _main_job() as job:
+        _cut_version(job, _recipe(args, job), job.look_at_all(), args, version=args.version)
+        return _tell(job, args)
+
+
+def _cut_version(
+    job: Any, recipe: Any, drops: Sequence[str], args: argparse.Namespace, version: str | None
+) -> None:
+    from sensors.cutting import choose_version, state_next_recipe
+    from sensors.main_job import today
+    from wsdata.errors import NotReady
+
+    state_next_recipe(job.bench, recipe)
+    job.find_duplicates(recipe, drops)
+    job.mend_versions()
+    try:
+        job.summary.version = choose_version(
+            job.bench,
+            job.steps["curate/manifest"],
+            recipe,
+            as_of_date=args.as_of_date or today(),
+            version=version,
+        )
+    except NotReady as error:
+        job.progress.say(f"no dataset version can be cut yet: {error}")
+        job.summary.failed.append("curate/manifest")
+        return
+    job.make_version(job.summary.version)
+
+
+def _ui(args: argparse.Namespace) -> int:
+    """Become `dagster dev` on this state."""
+    from resources.instances import prepare_home
+    from wsdata.deployment import default_home
+
+    home = default_home()
+    dagster = Path(sys.executable).parent / "dagster"
+    command = [str(dagster), "dev", "-w", str(ROOT / "workspace.yaml"), "-h", "127.0.0.1"]
+    os.chdir(ROOT)
+    os.execve(  # noqa: S606
+        dagster,
+        [*command, "-p", str(args.port)],
+        {
+            **os.environ,
+            "WSDATA_HOME": str(home),
+            "DAGSTER_HOME": str(prepare_home(home)),
+            "PYTHONPATH": str(ROOT),
+        },
+    )
+
+
+@contextmanager
+def _main_job():  # noqa: ANN202
+    """Open the instance on disk, end what was abandoned in it, and give the job over it."""
+    from resources.instances import end_abandoned_runs, prepare_home, set_pool_limits
+    from wsdata.deployment import default_home
+
+    os.environ["DAGSTER_HOME"] = str(prepare_home(default_home()))
+    import dagster as dg
+
+    from assets.work import Workbench
+    from definitions import defs
+    from sensors.main_job import MainJob
+    from sensors.progress import Progress
+    from wsdata.steps import STEPS
+
+    resources: Any = defs.resources
+    progress = Progress()
+    with dg.DagsterInstance.get() as instance:
+        set_pool_limits(instance)
+        for run_id in end_abandoned_runs(instance):
+            progress.say(f"ended run {run_id[:8]}, whose process is gone")
+        bench = Workbench(
+            deployment=resources["deployment"].open(),
+            ledger=resources["catalog"].open(),
+            store=resources["blob_store"].open(),
+            recipes=resources["recipes"],
+        )
+        yield MainJob(defs=defs, steps=STEPS, instance=instance, bench=bench, progress=progress)
+
+
+def _recipe(args: argparse.Namespace, job: Any) -> Any:
+    from wsdata.recipe import load_recipe
+
+    return load_recipe(Path(args.recipe)) if args.recipe else job.bench.recipes.operating()
+
+
+def _keys(drops: Sequence[str]) -> list[str]:
+    from wsdata.ids import parse_drop_key
+
+    keys = [Path(drop).name for drop in drops]
+    for key in keys:
+        parse_drop_key(key)
+    return keys
+
+
+def _tell(job: Any, args: argparse.Namespace) -> int:
+    """Print what was done, and return the exit code."""
+    from sensors.main_job import describe
+
+    data, lines = describe(job)
+    if args.json:
+        print(json.dumps(data, indent=1, ensure_ascii=False))
+    else:
+        for line in lines:
+            print(line)
+    is_refused = bool(set(getattr(args, "drop", [])) and job.summary.refused)
+    return 1 if job.summary.failed or is_refused else 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command, and return its exit code."""
+    from wsdata.errors import WsdataError
+
+    args = build_parser().parse_args(arguments)
+    started_s = time.monotonic()
+    try:
+        return args.function(args)
+    except (WsdataError, ValueError) as error:
+        print("\n".join([f"wsdata: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        return 2 if isinstance(error, ValueError) else 1
+    except KeyboardInterrupt:
+        print(f"interrupted after {time.monotonic() - started_s:.0f} s", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

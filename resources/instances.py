@@ -1,0 +1,111 @@
+"""The Dagster instance of a laptop: its settings on disk, and runs whose process is gone."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+from dagster import DagsterEventType, DagsterRun, DagsterRunStatus
+
+from resources.compute_pool import POOLS
+
+PID_TAG = "wsdata/pid"
+UNFINISHED = [
+    DagsterRunStatus.NOT_STARTED,
+    DagsterRunStatus.STARTING,
+    DagsterRunStatus.STARTED,
+    DagsterRunStatus.CANCELING,
+]
+SETTINGS = """\
+# Written by wsdata where there was none; edit freely.
+telemetry: {{enabled: false}}
+nux: {{enabled: false}}
+storage: {{sqlite: {{base_dir: "{home}/storage"}}}}
+compute_logs:
+  module: dagster._core.storage.local_compute_log_manager
+  class: LocalComputeLogManager
+  config: {{base_dir: "{home}/logs"}}
+local_artifact_storage:
+  module: dagster._core.storage.root
+  class: LocalArtifactStorage
+  config: {{base_dir: "{home}/artifacts"}}
+python_logs: {{managed_python_loggers: [wsdata], python_log_level: INFO}}
+concurrency:
+  runs: {{max_concurrent_runs: 2}}
+  pools: {{default_limit: 1, granularity: op}}
+run_monitoring: {{enabled: false}}
+freshness: {{enabled: true}}
+retention:
+  sensor: {{purge_after_days: {{skipped: 3, failure: 30, success: 14}}}}
+"""
+
+
+def prepare_home(home: Path) -> Path:
+    """Make a Dagster home under a wsdata home, with settings where it has none; return it."""
+    dagster_home = home / "dagster"
+    dagster_home.mkdir(parents=True, exist_ok=True)
+    path = dagster_home / "dagster.yaml"
+    if not path.exists():
+        path.write_text(SETTINGS.format(home=dagster_home), encoding="utf-8")
+    return dagster_home
+
+
+def set_pool_limits(instance: dg.DagsterInstance) -> None:
+    """Give each pool as many slots as one machine has room for."""
+    storage = instance.event_log_storage
+    for pool in POOLS.values():
+        if storage.get_concurrency_info(pool.name).slot_count != pool.local_limit:
+            storage.set_concurrency_slots(pool.name, pool.local_limit)
+
+
+def end_abandoned_runs(instance: dg.DagsterInstance) -> list[str]:
+    """Fail runs whose process is gone, and free the pool slots that they hold.
+
+    A process that was killed leaves its run as it was, and its slots taken for good.
+
+    Returns:
+        Ids of the runs that were failed.
+    """
+    ended: list[str] = []
+    for record in instance.get_run_records(dg.RunsFilter(statuses=UNFINISHED)):
+        run = record.dagster_run
+        pid = _process_of(instance, run)
+        if pid is None or _is_alive(pid, record.start_time or record.create_timestamp.timestamp()):
+            continue
+        instance.report_run_failed(run, f"process {pid} of this run is gone")
+        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+        ended.append(run.run_id)
+    return ended
+
+
+def _process_of(instance: dg.DagsterInstance, run: DagsterRun) -> int | None:
+    """The process that works a run: tagged by the launcher, or told by the run itself."""
+    if PID_TAG in run.tags:
+        return int(run.tags[PID_TAG])
+    events = instance.all_logs(run.run_id, of_type=DagsterEventType.ENGINE_EVENT)
+    for event in reversed(events):
+        specific = event.dagster_event.engine_event_data if event.dagster_event else None
+        value = specific.metadata.get("pid") if specific else None
+        if value is not None and str(value.value).isdigit():
+            return int(str(value.value))
+    return None
+
+
+def _is_alive(pid: int, started_at: float) -> bool:
+    """Whether a process is there that is no younger than the run: ids are used again."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.exists():
+        return True
+    fields = stat.read_text().rpartition(")")[2].split()
+    if fields[0] == "Z":
+        return False
+    age_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+    born_at = datetime.now(UTC).timestamp() - uptime_s + age_s
+    return born_at <= started_at + 1

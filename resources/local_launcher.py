@@ -1,0 +1,183 @@
+"""Workers as local processes: each in a session of its own, ended as a group.
+
+Dagster's own Pipes client signals only the process that it started, so the session is opened
+here. Which pool a worker belongs to does not matter on one machine.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from wsdata.errors import WsdataError
+from wsdata.records import Report
+
+if TYPE_CHECKING:
+    from resources.compute_pool import PoolSpec, WorkerJob
+
+TAIL_LINES = 60
+DRAIN_S = 2.0
+# What would lead a worker to the ledger or to Dagster's own storage.
+WITHHELD = ("DAGSTER_HOME", "WSDATA_HOME")
+WITHHELD_PREFIXES = ("DAGSTER_PG_", "PG")
+
+
+class WorkerLost(WsdataError):
+    """A worker was killed from outside; the same order may be tried again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerExit:
+    """How a worker ended: its exit code (negative: a signal), and its last lines."""
+
+    code: int
+    tail: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalLauncher:
+    """Starts workers on this machine. `grace_s`: seconds to end after an interrupt."""
+
+    command: Sequence[str]
+    grace_s: float = 5.0
+
+    def launch(
+        self, context: dg.AssetExecutionContext, pool: "PoolSpec", job: "WorkerJob"
+    ) -> Report:
+        """Run a job to its end; see `resources.compute_pool.WorkerLauncher`."""
+        with (
+            tempfile.TemporaryDirectory(prefix="wsdata-order-") as folder,
+            dg.open_pipes_session(
+                context=context,
+                context_injector=dg.PipesTempFileContextInjector(),
+                message_reader=dg.PipesTempFileMessageReader(),
+            ) as session,
+        ):
+            path = Path(folder) / "order.json"
+            path.write_text(json.dumps(job.to_json()), encoding="utf-8")
+            ended = run_group(
+                [*self.command, "stage", job.stage, job.step, str(path)],
+                env={
+                    **worker_environment(os.environ),
+                    **job.environment,
+                    **session.get_bootstrap_env_vars(),
+                },
+                grace_s=self.grace_s,
+            )
+        if ended.code < 0:
+            raise WorkerLost(f"its worker was killed by {_signal_name(-ended.code)}")
+        if ended.code > 0:
+            raise _failure(job, ended)
+        for message in session.get_custom_messages():
+            if isinstance(message, dict) and "wsdata_report" in message:
+                return Report.from_json(message["wsdata_report"])
+        raise WorkerLost(f"its worker in pool {pool.name} ended without a report")
+
+
+def worker_environment(environment: "os._Environ[str] | dict[str, str]") -> dict[str, str]:
+    """Return an environment without what leads to the ledger or to Dagster's storage."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in WITHHELD and not name.startswith(WITHHELD_PREFIXES)
+    }
+
+
+def run_group(command: Sequence[str], *, env: dict[str, str], grace_s: float) -> WorkerExit:
+    """Run a command in a session of its own, and leave nothing of its group behind.
+
+    Its output is passed on to this process's standard error. Whatever interrupts the wait ends
+    the whole group: SIGINT, then SIGKILL after `grace_s`.
+    """
+    process = subprocess.Popen(  # noqa: S603
+        command,
+        env=env,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
+    reader = threading.Thread(target=_pass_on, args=(process, tail), daemon=True)
+    reader.start()
+    try:
+        # The leader is left a zombie until its group is ended, so that its id cannot be reused.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    except BaseException:
+        _signal_group(process.pid, signal.SIGINT)
+        _wait_quietly(process.pid, grace_s)
+        raise
+    finally:
+        _signal_group(process.pid, signal.SIGKILL)
+        process.wait()
+        reader.join(DRAIN_S)
+    return WorkerExit(code=process.returncode, tail="".join(tail))
+
+
+def _pass_on(process: subprocess.Popen[bytes], tail: deque[str]) -> None:
+    assert process.stdout is not None  # noqa: S101
+    for line in process.stdout:
+        tail.append(line.decode(errors="replace"))
+        with contextlib.suppress(OSError):
+            os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line)
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _wait_quietly(pid: int, grace_s: float) -> None:
+    ended = threading.Event()
+
+    def wait() -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    ended.wait(grace_s)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _failure(job: "WorkerJob", ended: WorkerExit) -> dg.Failure:
+    last = _last_error(ended.tail)
+    return dg.Failure(
+        description=f"{job.stage}/{job.step} of {job.order.partition}: {last}",
+        metadata={
+            "exit_code": ended.code,
+            "output": dg.MetadataValue.md(f"```\n{ended.tail}\n```"),
+        },
+        allow_retries=False,
+    )
+
+
+def _last_error(tail: str) -> str:
+    """The last exception in some output with all its lines, or the last line."""
+    lines = tail.rstrip().splitlines()
+    if not lines:
+        return "the worker failed and said nothing"
+    traceback_at = max(
+        (at for at, line in enumerate(lines) if line.startswith("Traceback ")), default=None
+    )
+    if traceback_at is None:
+        return "\n".join(lines[-5:])
+    said = [at for at in range(traceback_at + 1, len(lines)) if not lines[at].startswith(" ")]
+    return "\n".join(lines[said[0] :]) if said else lines[-1]

@@ -1,0 +1,1 @@
+"""WHEN: jobs, and the sensors that request their runs."""

@@ -1,0 +1,346 @@
+"""The main job: every unfinished step of every partition, as a sequence of in-process runs.
+
+What is finished is asked of the ledger and the store; Dagster is started for the rest alone.
+One `MainJob` does one pass and keeps what it did.
+"""
+
+import datetime as dt
+import os
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from assets import partitions
+from assets.building import dependencies, step_keys
+from assets.work import NO_PARTITION, Workbench
+from resources.instances import PID_TAG
+from sensors import jobs
+from sensors.drops import observation, refusal_check
+from sensors.jobs import JobSpec
+from sensors.progress import Progress
+from wsdata.catalog.objects import read_table
+from wsdata.curate.centroids import centroids_version_for
+from wsdata.ids import parse_version
+from wsdata.ingest.delivery import check_drop, ready_drops
+from wsdata.orders import Step
+from wsdata.recipe import Recipe
+
+MAX_WAVES = 4  # runs of one partition before a step that never gets done is called a fault
+MAX_PASSES = 3  # over all drops: what lands later can matter to what was landed before
+QUIET_LOGS = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+@dataclass(kw_only=True, slots=True)
+class Summary:
+    """What one pass did. `runs` are Dagster's, with seconds; `skipped` needed none."""
+
+    runs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    skipped: list[str] = field(default_factory=list[str])
+    refused: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    failed: list[str] = field(default_factory=list[str])
+    version: str | None = None
+
+
+class MainJob:
+    """One pass of the main job.
+
+    Args:
+        defs: The whole code location.
+        steps: All steps, in flow order.
+        instance: Where runs are kept.
+        bench: The ledger, the store and the recipes that decide what is left to do.
+        progress: Where it is told.
+    """
+
+    def __init__(
+        self,
+        *,
+        defs: dg.Definitions,
+        steps: Mapping[str, Step],
+        instance: dg.DagsterInstance,
+        bench: Workbench,
+        progress: Progress,
+    ) -> None:
+        self.defs = defs
+        self.steps = steps
+        self.instance = instance
+        self.bench = bench
+        self.progress = progress
+        self.summary = Summary()
+
+    # one partition -----------------------------------------------------------------------------
+
+    def do(self, spec: JobSpec, partition: str = NO_PARTITION, *, only_lost: bool = False) -> bool:
+        """Do what is unfinished of one job's partition; return whether nothing failed.
+
+        Args:
+            spec: The job.
+            partition: The partition.
+            only_lost: Leave alone what was made under another order; only put back what the
+                store has lost.
+        """
+        steps = spec.steps(self.steps)
+        name = f"{spec.name}[{partition}]"
+        ask = self._is_lost if only_lost else self._is_unfinished
+        unfinished = [step for step in steps if ask(step, partition)]
+        if not unfinished:
+            self.summary.skipped.append(name)
+            return True
+        self._add_partition(spec.partition, partition)
+        chosen = unfinished
+        for _ in range(MAX_WAVES):
+            if not self._execute(spec, partition, chosen):
+                self.summary.failed.append(name)
+                return False
+            unfinished = [step for step in steps if ask(step, partition)]
+            if not unfinished:
+                return True
+            chosen = self._with_downstream(unfinished, steps)
+        left = ", ".join(f"{step.stage}/{step.name}" for step in unfinished)
+        self.progress.say(f"{name}: {left} ran {MAX_WAVES} times and is still not done")
+        self.summary.failed.append(name)
+        return False
+
+    def _is_unfinished(self, step: Step, partition: str) -> bool:
+        return not self.bench.is_finished(step, partition)
+
+    def _is_lost(self, step: Step, partition: str) -> bool:
+        return self.bench.kept(step, partition) is None
+
+    def _with_downstream(self, chosen: Sequence[Step], steps: Sequence[Step]) -> list[Step]:
+        keys = {key for step in chosen for key in step_keys(step)}
+        grown: list[Step] = []
+        for step in steps:
+            reads = {dep.asset_key for dep in dependencies(step, self.steps)}
+            if step in chosen or reads & keys:
+                grown.append(step)
+                keys |= set(step_keys(step))
+        return grown
+
+    def _add_partition(self, kind: str, partition: str) -> None:
+        definition = partitions.BY_KIND[kind]
+        if isinstance(definition, dg.DynamicPartitionsDefinition) and definition.name:
+            self.instance.add_dynamic_partitions(definition.name, [partition])
+
+    def _execute(self, spec: JobSpec, partition: str, chosen: Sequence[Step]) -> bool:
+        """Run steps of one partition in this process.
+
+        Raises:
+            KeyboardInterrupt: The run was interrupted. Dagster ends it as failed and returns.
+        """
+        run_id = str(uuid.uuid4())
+        self.progress.start_run(spec.name, partition, len(chosen))
+        self.instance.add_event_listener(run_id, self.progress.see)
+        started_s = time.monotonic()
+        try:
+            result = self.defs.resolve_job_def(spec.name).execute_in_process(
+                instance=self.instance,
+                partition_key=None if spec.partition == "none" else partition,
+                asset_selection=[key for step in chosen for key in step_keys(step)],
+                raise_on_error=False,
+                run_id=run_id,
+                run_config=QUIET_LOGS,
+                tags={"wsdata/launched_by": "run", PID_TAG: str(os.getpid())},
+            )
+        except dg.DagsterExecutionInterruptedError:
+            raise KeyboardInterrupt from None
+        self.summary.runs.append(
+            {
+                "job": spec.name,
+                "partition": partition,
+                "run_id": run_id,
+                "ok": result.success,
+                "seconds": round(time.monotonic() - started_s, 2),
+                "steps": [f"{step.stage}/{step.name}" for step in chosen],
+            }
+        )
+        if _was_interrupted(result):
+            raise KeyboardInterrupt
+        if not result.success:
+            for line in failures(result):
+                self.progress.say(line)
+        return result.success
+
+    # the sequence ------------------------------------------------------------------------------
+
+    def look_at_landing(self, landing: Path, wanted: Sequence[str]) -> list[str]:
+        """Return the drops to process, sorted; broken ones are refused, and shown so.
+
+        Args:
+            landing: The landing zone.
+            wanted: Keys of single drops; none for all that landed or are ready to.
+        """
+        known = {ref.partition for ref in self.bench.ledger.live("raw_assets")}
+        ready = set(ready_drops(landing))
+        for name in sorted(set(wanted) - known - ready):
+            self.summary.refused[name] = [f"no ready folder {name} in {landing}"]
+        names = sorted((known | ready) & set(wanted) if wanted else known | ready)
+        faults = {name: check_drop(landing / name) for name in names if name not in known}
+        refused = {name: found for name, found in faults.items() if found}
+        for name, found in faults.items():
+            self._add_delivery(landing, name, found)
+        if faults:
+            self.instance.report_runless_asset_event(refusal_check(refused))
+        for name, found in refused.items():
+            self.progress.say(f"refused: {name}")
+            for fault in found:
+                self.progress.say(f"  - {fault}")
+        self.summary.refused |= refused
+        return [name for name in names if name not in refused]
+
+    def look_at_all(self) -> list[str]:
+        """Every drop that has been landed, sorted."""
+        return sorted({ref.partition for ref in self.bench.ledger.live("raw_assets")})
+
+    def _add_delivery(self, landing: Path, name: str, faults: list[str]) -> None:
+        self.instance.add_dynamic_partitions(partitions.deliveries.name or "", [name])
+        self.instance.report_runless_asset_event(observation(landing, name, faults))
+
+    def process_drops(self, drops: Sequence[str]) -> None:
+        """Process drops until none of them is made unfinished by another.
+
+        A drop may bring eval material that clips of an earlier drop must be matched against.
+        """
+        broken: set[str] = set()
+        for _ in range(MAX_PASSES):
+            num_runs = len(self.summary.runs)
+            for drop in drops:
+                if drop not in broken and not self.do(jobs.PROCESS_DROP, drop):
+                    broken.add(drop)
+            if len(self.summary.runs) == num_runs:
+                return
+            if len(drops) == 1:
+                return
+
+    def find_duplicates(self, recipe: Recipe, drops: Sequence[str]) -> None:
+        """Cluster all clips, and find those that mean the same."""
+        version = centroids_version_for(self.bench.ledger, recipe)
+        self.do(jobs.FIT_CENTROIDS, version)
+        for drop in drops:
+            if self.bench.ledger.live("clip_embeddings", drop):
+                self.do(jobs.ASSIGN_CLUSTERS, drop)
+        for cluster_range in partitions.cluster_ranges.get_partition_keys():
+            self.do(jobs.FIND_SEMANTIC_DUPLICATES, cluster_range)
+
+    def make_version(self, version: str) -> None:
+        """Cut a dataset version, encode its shards, index, plan and prove it.
+
+        A version that is complete is done: of it, only what the store has lost is put back.
+        """
+        is_complete = bool(self.bench.ledger.live("snapshots", version))
+        if not self.do(jobs.CUT_MANIFEST, version, only_lost=is_complete):
+            return
+        for group in shard_groups(self.bench, version):
+            self.do(jobs.ENCODE_SHARDS, group, only_lost=is_complete)
+        self.do(jobs.PUBLISH_VERSION, version, only_lost=is_complete)
+
+    def mend_versions(self) -> None:
+        """Put back what the store has lost of complete dataset versions."""
+        for version in complete_versions(self.bench):
+            self.make_version(version)
+
+    def report(self) -> None:
+        """Bring the reports over everything up to date."""
+        self.do(jobs.KEEP_HOUSE)
+        self.do(jobs.REPORT_STORE)
+
+
+def shard_groups(bench: Workbench, version: str) -> list[str]:
+    """Shard groups that a version's cut opened, sorted."""
+    assigned = read_table(bench.ledger, bench.store, "shard_assignments", version)
+    return assigned["shard_group"].unique().sort().to_list()
+
+
+def complete_versions(bench: Workbench) -> list[str]:
+    """Versions that were snapshot, oldest first."""
+    names = {ref.partition for ref in bench.ledger.live("snapshots")}
+    return sorted(names, key=parse_version)
+
+
+def today() -> str:
+    """The day that rights are judged by where none is named."""
+    return dt.datetime.now(dt.UTC).date().isoformat()
+
+
+def describe(job: MainJob) -> tuple[dict[str, Any], list[str]]:
+    """Say what a pass did and where its version lies: as JSON, and in lines for a person."""
+    from wsdata.cli.questions import funnel_lines
+    from wsdata.lifecycle.versions import summarize
+    from wsdata.observability.funnel import funnel
+
+    done, bench = job.summary, job.bench
+    data: dict[str, Any] = {
+        "ok": not done.failed,
+        "runs": done.runs,
+        "skipped": done.skipped,
+        "refused": done.refused,
+        "failed": done.failed,
+        "version": done.version,
+    }
+    seconds = sum(run["seconds"] for run in done.runs)
+    lines = [
+        f"{len(done.runs)} runs in {seconds:.0f} s; {len(done.skipped)} partitions were done before"
+        if done.runs
+        else f"everything is done: {len(done.skipped)} partitions asked, nothing run"
+    ]
+    lines += [f"failed: {name}" for name in done.failed]
+    version = done.version
+    if version is None or not bench.ledger.live("dataset_index", version):
+        return data, lines
+    counted = summarize(bench.ledger, bench.store, version)
+    (manifest,) = bench.ledger.live("manifests", version)
+    index = read_table(bench.ledger, bench.store, "dataset_index", version)
+    proofs = read_table(bench.ledger, bench.store, "loader_proofs", version)
+    data |= {
+        "manifest": manifest.key,
+        "manifest_digest": counted.manifest_digest,
+        "samples": counted.num_samples,
+        "shards": counted.num_shards,
+        "lost": counted.num_lost,
+    }
+    lines += ["", *funnel_lines(funnel(bench.ledger, bench.store, version=version)), ""]
+    lines += [
+        f"dataset version {version}: {counted.num_samples} samples in {counted.num_shards} shards, "
+        f"{counted.num_lost} lost",
+        f"store     {bench.store.address}",
+        f"manifest  {manifest.key}",
+        *(f"shard     {key}" for key in index["shard_key"].unique().sort().head(10)),
+    ]
+    lines += [
+        f"proof     {'passed' if row['passed'] else 'FAILED'}  {row['check']}"
+        for row in proofs.sort("check").iter_rows(named=True)
+    ]
+    return data, lines
+
+
+def _was_interrupted(result: dg.ExecuteInProcessResult) -> bool:
+    return any(
+        event.is_step_failure
+        and (error := event.step_failure_data.error) is not None
+        and error.cls_name in ("DagsterExecutionInterruptedError", "KeyboardInterrupt")
+        for event in result.all_events
+    )
+
+
+def failures(result: dg.ExecuteInProcessResult) -> Iterable[str]:
+    """Say of each failed step why, in the words of the error that was first."""
+    for event in result.all_events:
+        if not event.is_step_failure:
+            continue
+        data = event.step_failure_data
+        step = (event.step_key or "").replace("__", "/")
+        if data.user_failure_data is not None and data.user_failure_data.description:
+            yield f"  {step}: {data.user_failure_data.description}"
+        elif data.error is not None:
+            yield f"  {step}: {_first_cause(data.error)}"
+
+
+def _first_cause(error: Any) -> str:
+    while error.cause is not None:
+        error = error.cause
+    return error.message.strip()

@@ -1,0 +1,250 @@
+"""What each table promises: functions that say, of rows, every way in which a promise is broken.
+
+Each returns faults in words, none for a kept promise; each is a Dagster asset check, blocking
+where what follows would build on something broken. Thresholds are here, beside what they judge.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import polars as pl
+
+MAX_QUARANTINED_SHARE = 0.1
+MAX_STOPPED_SHARE = 0.9
+MIN_ASSETS_TO_JUDGE = 20  # a share of fewer says nothing
+SHOWN = 3
+
+
+def _such_as(ids: Iterable[Any]) -> str:
+    listed = sorted(str(each) for each in ids)
+    more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+    return ", ".join(listed[:SHOWN]) + more
+
+
+def _missing(wanted: Iterable[str], found: Iterable[str], what: str) -> list[str]:
+    missing = set(wanted) - set(found)
+    return [f"{len(missing)} {what}: {_such_as(missing)}"] if missing else []
+
+
+# ingest ------------------------------------------------------------------------------------------
+
+
+def empty_faults(raw_assets: pl.DataFrame) -> list[str]:
+    """A drop that gave no raw asset is likely a mistake of whoever delivered it."""
+    return [] if raw_assets.height else ["the drop holds no media: look at the folder delivered"]
+
+
+def print_faults(raw_assets: pl.DataFrame, probes: pl.DataFrame) -> list[str]:
+    """Every raw asset outside the vault was probed."""
+    return _missing(_outside_vault(raw_assets), probes["asset_id"], "raw assets were not probed")
+
+
+def _outside_vault(raw_assets: pl.DataFrame) -> list[str]:
+    return raw_assets.filter(~pl.col("in_vault"))["asset_id"].to_list()
+
+
+# preprocess --------------------------------------------------------------------------------------
+
+
+def lost_asset_faults(raw_assets: pl.DataFrame, decode_status: pl.DataFrame) -> list[str]:
+    """Every raw asset outside the vault ended in a decode status, and no vault member did."""
+    wanted, found = set(_outside_vault(raw_assets)), set(decode_status["asset_id"])
+    faults = _missing(wanted, found, "raw assets have no decode status")
+    sealed = set(raw_assets.filter("in_vault")["asset_id"]) & found
+    if sealed:
+        faults.append(f"{len(sealed)} vault members were decoded: {_such_as(sealed)}")
+    return faults
+
+
+def quarantine_faults(decode_status: pl.DataFrame, provenance: pl.DataFrame) -> list[str]:
+    """No source gives more undecodable files than a tenth, where it gave enough to judge."""
+    rates = (
+        provenance.select("asset_id", "source")
+        .unique()
+        .join(decode_status, on="asset_id")
+        .group_by("source")
+        .agg(
+            total=pl.len(),
+            broken=pl.col("status").is_in(["quarantined", "failed"]).sum(),
+        )
+        .filter(pl.col("total") >= MIN_ASSETS_TO_JUDGE)
+        .sort("source")
+    )
+    return [
+        f"source {source}: {broken} of {total} files could not be decoded"
+        for source, total, broken in rates.iter_rows()
+        if broken > MAX_QUARANTINED_SHARE * total
+    ]
+
+
+def rung_faults(
+    clips: pl.DataFrame, transcodes: pl.DataFrame, rung: str, rungs: tuple[str, ...]
+) -> list[str]:
+    """Every clip whose source reaches a rung has a transcode of it, and no other has one."""
+    reaching = rungs[rungs.index(rung) :]
+    wanted = set(clips.filter(pl.col("top_rung").is_in(reaching))["clip_id"])
+    found = set(transcodes["clip_id"])
+    return _missing(wanted, found, f"clips lack their {rung} rung") + _missing(
+        found, wanted, f"clips were scaled up to {rung}"
+    )
+
+
+def score_faults(clips: pl.DataFrame, scores: pl.DataFrame) -> list[str]:
+    """Every clip has a row from the filter: a score, or why there is none."""
+    faults = _missing(clips["clip_id"], scores["clip_id"], "clips have no row")
+    blank = scores.filter((pl.col("status") == "ok") != pl.col("score").is_not_null())
+    if blank.height:
+        faults.append(
+            f"{blank.height} rows are ok without a score, or not ok with one: "
+            f"{_such_as(blank['clip_id'].unique())}"
+        )
+    errors = scores.filter(pl.col("status") == "error")["clip_id"].n_unique()
+    if errors * 10 > max(clips.height, 10):
+        faults.append(f"the filter failed on {errors} of {clips.height} clips")
+    return faults
+
+
+def gate_faults(clips: pl.DataFrame, gates: pl.DataFrame) -> list[str]:
+    """Every clip was decided, with a tier where it passed and a reason where it did not."""
+    faults = _missing(clips["clip_id"], gates["clip_id"], "clips were not decided")
+    unclear = gates.filter(
+        pl.when("passed").then(pl.col("provisional_tier")).otherwise(pl.col("stopped_by")).is_null()
+    )
+    if unclear.height:
+        faults.append(
+            f"{unclear.height} clips have neither tier nor reason: {_such_as(unclear['clip_id'])}"
+        )
+    return faults
+
+
+# label -------------------------------------------------------------------------------------------
+
+
+def coverage_faults(gates: pl.DataFrame, rows: pl.DataFrame, what: str) -> list[str]:
+    """Every clip that passed the gates has a row."""
+    passed = gates.filter("passed")["clip_id"]
+    return _missing(passed, rows["clip_id"], f"clips that passed have no {what}")
+
+
+def vector_faults(embeddings: pl.DataFrame) -> list[str]:
+    """Every embedding has unit length: dot products are read as cosines."""
+    off = embeddings.filter(
+        (pl.col("vector").list.eval(pl.element().cast(pl.Float64) ** 2).list.sum() - 1).abs() > 1e-3
+    )
+    return [f"{off.height} vectors are not of unit length"] if off.height else []
+
+
+# curate ------------------------------------------------------------------------------------------
+
+
+def compared_faults(
+    gates: pl.DataFrame, embeddings: pl.DataFrame, prints: pl.DataFrame
+) -> list[str]:
+    """Every clip that passed the gates can be compared with eval material, by both methods."""
+    passed = gates.filter("passed")
+    return _missing(
+        passed["clip_id"], embeddings["clip_id"], "clips have no embedding to compare"
+    ) + _missing(passed["asset_id"], prints["asset_id"], "raw assets have no print to compare")
+
+
+def cluster_faults(embeddings: pl.DataFrame, assignments: pl.DataFrame) -> list[str]:
+    """Every embedded clip lies in a cluster."""
+    return _missing(embeddings["clip_id"], assignments["clip_id"], "clips lie in no cluster")
+
+
+def manifest_faults(
+    clips: pl.DataFrame, manifest: pl.DataFrame, exclusions: pl.DataFrame
+) -> list[str]:
+    """Every clip as of the cut is in the manifest, or excluded with a reason; none is both."""
+    listed = set(manifest["clip_id"])
+    excluded = set(exclusions["subject"])
+    out = clips.filter(
+        ~pl.col("clip_id").is_in(listed | excluded) & ~pl.col("asset_id").is_in(excluded)
+    )
+    faults = [] if manifest.height else ["the manifest is empty: nothing can be trained on"]
+    return faults + _missing(out["clip_id"], [], "clips are neither listed nor excluded")
+
+
+# shard -------------------------------------------------------------------------------------------
+
+
+def placement_faults(
+    assigned: pl.DataFrame, placements: pl.DataFrame, losses: pl.DataFrame, group: str
+) -> list[str]:
+    """Every sample of a shard group lies in a shard, or is listed as lost with a reason."""
+    assigned = assigned.filter(pl.col("shard_group") == group)
+    return _missing(
+        assigned["sample_id"],
+        [*placements["sample_id"], *losses["sample_id"]],
+        "samples were neither placed nor lost",
+    )
+
+
+def pack_faults(placements: pl.DataFrame, packs: pl.DataFrame) -> list[str]:
+    """Every shard has a caption pack with a row for each of its samples."""
+    faults = _missing(placements["shard"], packs["shard"], "shards have no caption pack")
+    sizes = placements.group_by("shard").agg(wanted=pl.len())
+    uneven = packs.join(sizes, on="shard").filter(pl.col("num_samples") != pl.col("wanted"))
+    if uneven.height:
+        faults.append(f"packs not aligned with their shards: {_such_as(uneven['shard'])}")
+    return faults
+
+
+def index_faults(manifest: pl.DataFrame, index: pl.DataFrame, losses: pl.DataFrame) -> list[str]:
+    """Every sample of the manifest is in the index, or listed as lost with a reason."""
+    return _missing(
+        manifest["sample_id"],
+        [*index["sample_id"], *losses["sample_id"]],
+        "samples of the manifest are lost without a reason",
+    )
+
+
+def plan_faults(plans: pl.DataFrame) -> list[str]:
+    """Every promise that the plan was asked for held."""
+    return [
+        f"plan {row['plan_id'][:12]}: {name}: {check}"
+        for row in plans.iter_rows(named=True)
+        for name, check in sorted(json.loads(row["proof_json"]).get("checks", {}).items())
+        if not check["passed"]
+    ]
+
+
+# loader, lifecycle, observability ----------------------------------------------------------------
+
+
+def proof_faults(proofs: pl.DataFrame) -> list[str]:
+    """Every part of the loader proof passed, and there is one."""
+    if not proofs.height:
+        return ["nothing was proved"]
+    return [
+        f"{row['check']}: {row['detail_json']}"
+        for row in proofs.filter(~pl.col("passed")).sort("check").iter_rows(named=True)
+    ]
+
+
+def pin_faults(snapshots: pl.DataFrame) -> list[str]:
+    """The version is pinned, and holds shards."""
+    if snapshots.height != 1:
+        return [f"{snapshots.height} snapshots of one version"]
+    return [] if snapshots["num_shards"][0] else ["the snapshot holds no shard"]
+
+
+def kill_faults(rates: pl.DataFrame) -> list[str]:
+    """No filter stops nearly everything of a source that gave enough to judge."""
+    extreme = rates.filter(
+        (pl.col("num_in") >= MIN_ASSETS_TO_JUDGE) & (pl.col("kill_share") > MAX_STOPPED_SHARE)
+    ).sort("source", "filter")
+    return [
+        f"{row['filter']} stopped {row['num_stopped']} of {row['num_in']} clips of {row['source']}"
+        for row in extreme.iter_rows(named=True)
+    ]
+
+
+def collectable_faults(retention: pl.DataFrame) -> list[str]:
+    """Nothing lies in the store that no row and no pin refers to."""
+    loose = retention.filter(pl.col("verdict") == "collectable")
+    if not loose.height:
+        return []
+    size = sum(loose["size_bytes"].to_list()) / 1e6
+    return [f"{loose.height} objects of {size:.1f} MB are referred to by nothing: see `wsdata gc`"]
