@@ -15,7 +15,7 @@ def _canonical(value: Any, path: str) -> Any:
             raise ValueError(
                 f"{path}: {value!r} has no canonical form; use null or a finite number"
             )
-        return 0.0 if value == 0 else value
+        return value + 0.0  # negative zero becomes zero
     if isinstance(value, Mapping):
         items: dict[str, Any] = {}
         for key, inner in value.items():  # pyright: ignore[reportUnknownVariableType]

@@ -58,9 +58,11 @@ class Order:
     code_version: str
     params: dict[str, Any]
     inputs: dict[str, list[ObjectRef]]
-    context: dict[str, list[ObjectRef]] = field(default_factory=dict)
-    facts: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
+    context: dict[str, list[ObjectRef]] = field(default_factory=dict[str, list[ObjectRef]])
+    facts: dict[str, dict[str, dict[str, Any]]] = field(
+        default_factory=dict[str, dict[str, dict[str, Any]]]
+    )
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
     tables: tuple[str, ...] = ()
 
     @property

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import event
 
 from wsdata.digest import canonical_json, digest
 from wsdata.errors import CatalogError
@@ -85,7 +86,7 @@ class Ledger:
         self._engine = sa.create_engine(self.url)
         self._is_sqlite = self._engine.dialect.name == "sqlite"
         if self._is_sqlite:
-            sa.event.listen(self._engine, "connect", _prepare_sqlite)
+            event.listen(self._engine, "connect", _prepare_sqlite)
         _METADATA.create_all(self._engine)
 
     @contextmanager
