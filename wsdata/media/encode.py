@@ -1,0 +1,114 @@
+"""Writing media: H.264 rungs, stills, JPEGs and Opus, the same bytes for the same input.
+
+Which frames go where belongs to `preprocess`. Every encoder runs on one thread with bit-exact
+flags and writes no date, no program name and no random serial.
+"""
+
+import io
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from av import VideoFrame
+
+FPS = 24
+X264 = {
+    "preset": "veryfast",
+    "crf": "18",
+    "x264-params": "threads=1:lookahead-threads=1:sliced-threads=0:open-gop=0:cpu-independent=1",
+}
+GOP_FRAMES = 48  # two seconds, closed
+OPUS_RATE_HZ = 16000
+OPUS_BIT_RATE = 32000
+JPEG_QUALITY = 95
+
+_BITEXACT = {"fflags": "+bitexact"}
+
+
+class ClipEncoder:
+    """One H.264 mp4 of one rung of one clip: BT.709 limited range yuv420p, 24 frames a second."""
+
+    codec = "h264"
+
+    def __init__(self, width_px: int, height_px: int) -> None:
+        import av
+        from av.codec.context import Flags
+        from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
+
+        self.num_frames = 0
+        self._buffer = io.BytesIO()
+        self._container = av.open(self._buffer, "w", format="mp4", options=dict(_BITEXACT))
+        stream: Any = self._container.add_stream("libx264", rate=FPS, options=dict(X264))
+        stream.width, stream.height, stream.pix_fmt = width_px, height_px, "yuv420p"
+        context = stream.codec_context
+        context.gop_size = GOP_FRAMES
+        context.time_base = Fraction(1, FPS)
+        context.flags |= Flags.bitexact | Flags.closed_gop
+        context.thread_count = 1
+        context.colorspace = Colorspace.ITU709
+        context.color_primaries = ColorPrimaries.BT709
+        context.color_trc = ColorTrc.BT709
+        context.color_range = ColorRange.MPEG
+        self._stream = stream
+
+    def write(self, frame: "VideoFrame") -> None:
+        """Append one frame, already of the rung's size and format."""
+        frame.pts = self.num_frames
+        frame.time_base = Fraction(1, FPS)
+        frame.pict_type = 0  # a key frame of the source is none of ours
+        self._container.mux(self._stream.encode(frame))
+        self.num_frames += 1
+
+    def finish(self) -> bytes:
+        """Close the file and return it."""
+        self._container.mux(self._stream.encode(None))
+        self._container.close()
+        return self._buffer.getvalue()
+
+
+def encode_png(pixels_hwc: NDArray[np.uint8]) -> bytes:
+    """Write RGB or grey pixels as a PNG, exactly."""
+    return _encode_image(".png", pixels_hwc, "IMWRITE_PNG_COMPRESSION", 6)
+
+
+def encode_jpeg(pixels_hwc: NDArray[np.uint8]) -> bytes:
+    """Write RGB (height, width, 3) or grey (height, width) pixels as a JPEG of quality 95."""
+    return _encode_image(".jpg", pixels_hwc, "IMWRITE_JPEG_QUALITY", JPEG_QUALITY)
+
+
+def _encode_image(suffix: str, pixels: NDArray[np.uint8], option: str, value: int) -> bytes:
+    import cv2
+
+    ordered = np.ascontiguousarray(pixels[..., ::-1]) if pixels.ndim == 3 else pixels
+    is_done, data = cv2.imencode(suffix, ordered, [getattr(cv2, option), value])
+    if not is_done:
+        raise ValueError(f"a {suffix} of shape {pixels.shape} was refused")
+    return data.tobytes()
+
+
+def encode_opus(samples: NDArray[np.float32]) -> bytes:
+    """Write mono samples in [-1, 1] at 16 kHz as Opus in Ogg."""
+    import av
+    from av.codec.context import Flags
+
+    buffer = io.BytesIO()
+    options = {**_BITEXACT, "serial_offset": "1"}
+    with av.open(buffer, "w", format="ogg", options=options) as container:
+        stream: Any = container.add_stream("libopus", rate=OPUS_RATE_HZ, layout="mono")
+        stream.codec_context.bit_rate = OPUS_BIT_RATE
+        stream.codec_context.flags |= Flags.bitexact
+        stream.codec_context.open()
+        size = stream.codec_context.frame_size or 320
+        pcm = np.clip(np.rint(samples * 32767), -32768, 32767).astype(np.int16)
+        for start in range(0, len(pcm), size):
+            block = np.ascontiguousarray(pcm[None, start : start + size])
+            frame = av.AudioFrame.from_ndarray(block, format="s16", layout="mono")
+            frame.sample_rate = OPUS_RATE_HZ
+            frame.time_base = Fraction(1, OPUS_RATE_HZ)
+            frame.pts = start
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return buffer.getvalue()
