@@ -1,0 +1,125 @@
+"""One rank as a process of its own: reads its batches, and writes down what it was given.
+
+``python -m wsdata.loader.rank_process --help``. Used by the loader's proof, and by anyone who
+wants to see a rank at work without a training loop. By default it uses the core without torch.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from wsdata.digest import canonical_json
+from wsdata.loader.cache import NodeCache
+from wsdata.loader.cursor import make_cursor, resume_step
+from wsdata.loader.prefetch import SampleReader, read_batches
+from wsdata.loader.version import open_version
+from wsdata.store import open_store
+
+
+def _batches(args: argparse.Namespace, cursor: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """Yield batches with the cursor that follows each."""
+    opened = open_version(open_store(args.store), args.version)
+    start = resume_step(opened.plan, cursor) if cursor else args.start_step
+    cache = NodeCache(Path(args.cache)) if args.cache else None
+    reader = SampleReader(open_store(args.store), opened, cache=cache)
+    for batch in read_batches(
+        opened,
+        reader,
+        start_step=start,
+        end_step=args.end_step,
+        rank=args.rank,
+        world_size=args.world_size,
+        num_threads=args.num_threads,
+    ):
+        body = batch._asdict()
+        body["latents"] = body.pop("latents_btchw")
+        yield {**body, "cursor": make_cursor(opened.plan, batch.step + 1)}
+
+
+def _torch_batches(
+    args: argparse.Namespace, cursor: dict[str, Any] | None
+) -> Iterator[dict[str, Any]]:
+    """As `_batches`, through the torch dataset."""
+    from wsdata.loader.dataset import PlanDataset
+
+    dataset = PlanDataset(
+        version=args.version,
+        store=args.store,
+        rank=args.rank,
+        world_size=args.world_size,
+        start_step=args.start_step,
+        num_steps=args.end_step - args.start_step,
+        cache_dir=args.cache or None,
+        num_threads=args.num_threads,
+    )
+    if cursor:
+        dataset.load_state_dict(cursor)
+    for batch in dataset:
+        yield {**batch, "latents": batch["latents"].numpy(), "cursor": dataset.state_dict()}
+
+
+def _line(batch: dict[str, Any]) -> str:
+    latents = batch["latents"]
+    return canonical_json(
+        {
+            "step": batch["step"],
+            "bucket": batch["bucket"],
+            "sample_ids": batch["sample_ids"],
+            "clip_ids": batch["clip_ids"],
+            "epochs": batch["epochs"],
+            "captions_digest": xxhash.xxh3_64_hexdigest("\0".join(batch["captions"]).encode()),
+            "latents_digests": [xxhash.xxh3_64_hexdigest(each.tobytes()) for each in latents],
+        }
+    )
+
+
+def _save(path: Path, cursor: dict[str, Any]) -> None:
+    temp = path.with_suffix(".writing")
+    temp.write_text(canonical_json(cursor))
+    temp.replace(path)
+
+
+def parse_args() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Read one rank's batches, and write them down.")
+    parser.add_argument("--store", required=True, help="address that holds training/")
+    parser.add_argument("--version", required=True)
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--world-size", type=int, default=1)
+    parser.add_argument("--start-step", type=int, default=0)
+    parser.add_argument("--end-step", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="JSON line for each step")
+    parser.add_argument("--cursor", type=Path, help="resumed from if there, written at each step")
+    parser.add_argument("--cache", default="", help="folder of the node's cache")
+    parser.add_argument("--num-threads", type=int, default=2)
+    parser.add_argument("--torch", action="store_true", help="through the torch dataset")
+    parser.add_argument(
+        "--hold-after", type=int, help="after this step wait to be killed, reading ahead"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Deliver steps [start, end), one line and one saved cursor for each."""
+    args = parse_args()
+    cursor = None
+    if args.cursor is not None and args.cursor.is_file():
+        cursor = json.loads(args.cursor.read_text())
+    batches = _torch_batches(args, cursor) if args.torch else _batches(args, cursor)
+    with args.out.open("a", encoding="utf-8") as out:
+        for batch in batches:
+            out.write(_line(batch) + "\n")
+            out.flush()
+            if args.cursor is not None:
+                _save(args.cursor, batch["cursor"])
+            while args.hold_after == batch["step"]:
+                time.sleep(1)
+
+
+if __name__ == "__main__":
+    main()
