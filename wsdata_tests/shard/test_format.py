@@ -1,0 +1,172 @@
+"""The bytes of shards: an independent writer of the MDS layout gives the same ones."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wsdata.errors import IntegrityError
+from wsdata.shard.format import (
+    COLUMNS,
+    Sample,
+    column_spans,
+    decode_sample,
+    encode_sample,
+    mds_index,
+    pack_shard,
+    shard_spans,
+    split_into_shards,
+)
+
+
+def oracle_sample(values):
+    """A sample as the format's documentation tells it: sizes of variable columns, then data."""
+    names = sorted(COLUMNS)
+    sizes = [len(values[name]) for name in names if COLUMNS[name][1] is None]
+    return np.array(sizes, np.uint32).tobytes() + b"".join(values[name] for name in names)
+
+
+def oracle_shard(samples, size_limit):
+    """A shard as the library lays it down, written with numpy alone."""
+    config = {
+        "version": 2,
+        "format": "mds",
+        "compression": None,
+        "hashes": [],
+        "size_limit": size_limit,
+        "column_names": sorted(COLUMNS),
+        "column_encodings": [COLUMNS[name][0] for name in sorted(COLUMNS)],
+        "column_sizes": [COLUMNS[name][1] for name in sorted(COLUMNS)],
+    }
+    text = json.dumps(config, sort_keys=True).encode("utf-8")
+    offsets = np.array([0, *map(len, samples)]).cumsum().astype(np.uint32)
+    offsets += 4 + offsets.nbytes + len(text)
+    return np.uint32(len(samples)).tobytes() + offsets.tobytes() + text + b"".join(samples)
+
+
+def oracle_split(sizes, size_limit, extra):
+    """The library's rule, sample by sample, less the empty shard that it writes before a giant."""
+    shards, current, filled = [], [], extra
+    for index, size in enumerate(sizes):
+        if size_limit < filled + size + 4 and current:
+            shards.append(current)
+            current, filled = [], extra
+        current.append(index)
+        filled += size + 4
+    return [*shards, current] if current else shards
+
+
+@st.composite
+def samples(draw, max_side=3):
+    shape = (draw(st.integers(1, 3)), 16, draw(st.integers(1, max_side)), draw(st.integers(1, 2)))
+    generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return Sample(
+        sample_id=draw(st.text(max_size=20)),
+        clip_id=draw(st.text(max_size=20)),
+        dtype=draw(st.sampled_from(["fp8", "int8"])),
+        tokenizer_version=draw(st.text(max_size=8)),
+        codes_tchw=generator.integers(0, 256, shape, dtype=np.uint8),
+        scale_c=generator.standard_normal(16).astype(np.float32),
+    )
+
+
+def _assert_same(one, other):
+    assert one[:4] == other[:4]
+    np.testing.assert_array_equal(one.codes_tchw, other.codes_tchw)
+    np.testing.assert_array_equal(one.scale_c, other.scale_c)
+
+
+@given(written=st.lists(samples(), max_size=6), limit=st.integers(1, 1 << 20))
+@settings(max_examples=60, deadline=None)
+def test_shards_round_trip_and_are_the_oracles_bytes(written, limit):
+    encoded = [encode_sample(sample) for sample in written]
+    for sample, data in zip(written, encoded, strict=True):
+        values = {
+            "clip_id": sample.clip_id.encode(),
+            "dtype": sample.dtype.encode(),
+            "latents": sample.codes_tchw.tobytes(),
+            "sample_id": sample.sample_id.encode(),
+            "scale": sample.scale_c.tobytes(),
+            "shape": np.array(sample.codes_tchw.shape, np.uint32).tobytes(),
+            "tokenizer": sample.tokenizer_version.encode(),
+        }
+        assert data == oracle_sample(values)
+    shard, spans = pack_shard(encoded, limit)
+    assert shard == oracle_shard(encoded, limit)
+    assert shard_spans(shard) == spans
+    for sample, (offset, length) in zip(written, spans, strict=True):
+        _assert_same(decode_sample(shard[offset : offset + length]), sample)
+
+
+@given(sizes=st.lists(st.integers(1, 3000), max_size=30), limit=st.integers(1, 8000))
+@settings(max_examples=200, deadline=None)
+def test_shards_are_cut_where_the_library_cuts(sizes, limit):
+    extra = len(oracle_shard([], limit)) - 4 + 4  # head of an empty shard: count, offset, config
+    found = [list(cut) for cut in split_into_shards(sizes, limit)]
+    assert found == oracle_split(sizes, limit, extra)
+
+
+@given(sample=samples())
+@settings(max_examples=30, deadline=None)
+def test_a_temporal_prefix_is_one_range_of_bytes(sample):
+    data = encode_sample(sample)
+    offset, length = column_spans(data)["latents"]
+    frame = length // sample.codes_tchw.shape[0]
+    for stop in range(1, sample.codes_tchw.shape[0] + 1):
+        assert data[offset : offset + stop * frame] == sample.codes_tchw[:stop].tobytes()
+
+
+@given(sample=samples(), cut=st.integers(1, 400))
+@settings(max_examples=50, deadline=None)
+def test_a_sample_cut_short_is_found(sample, cut):
+    data = encode_sample(sample)
+    with pytest.raises(IntegrityError):
+        decode_sample(data[: max(0, len(data) - cut)])
+
+
+def test_a_shard_cut_short_in_its_head_is_found():
+    shard, _ = pack_shard([b"x" * 10, b"y" * 20], 1000)
+    for kept in (0, 3, 11):
+        with pytest.raises(IntegrityError):
+            shard_spans(shard[:kept])
+
+
+def test_offsets_that_fall_are_found():
+    with pytest.raises(IntegrityError, match="fall"):
+        shard_spans(np.array([1, 100, 50], np.uint32).tobytes())
+
+
+def test_limits_beyond_uint32_are_refused():
+    for limit in (0, 1 << 32):
+        with pytest.raises(ValueError, match="max_bytes"):
+            split_into_shards([1], limit)
+
+
+def test_columns_are_sorted_as_the_library_sorts_them():
+    assert list(COLUMNS) == sorted(COLUMNS)
+
+
+def test_the_index_lists_shards_as_the_library_does():
+    shard, _ = pack_shard([b"x" * 10], 1000)
+    shown = json.loads(
+        mds_index([{"basename": "a.mds", "size_bytes": len(shard), "num_samples": 1}], 1000)
+    )
+    (entry,) = shown["shards"]
+    assert shown["version"] == entry["version"] == 2
+    assert entry["raw_data"] == {"basename": "a.mds", "bytes": len(shard), "hashes": {}}
+    assert entry["zip_data"] is None
+    assert (entry["samples"], entry["size_limit"], entry["format"]) == (1, 1000, "mds")
+    config = shard[12 : len(shard) - 10]
+    assert json.loads(config) == {
+        key: entry[key] for key in entry if key not in ("samples", "raw_data", "zip_data")
+    }
+
+
+def test_arrays_of_another_kind_are_refused():
+    good = Sample("s", "c", "fp8", "t", np.zeros((1, 16, 1, 1), np.uint8), np.ones(16, np.float32))
+    with pytest.raises(ValueError, match="codes"):
+        encode_sample(good._replace(codes_tchw=np.zeros((1, 16, 1, 1), np.int8)))
+    with pytest.raises(ValueError, match="scale"):
+        encode_sample(good._replace(scale_c=np.ones(3, np.float32)))
