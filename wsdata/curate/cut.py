@@ -141,8 +141,11 @@ def _leave_out_sources(
 ) -> None:
     pairs = unify_rows("match_pairs", read["match_pairs"])
     quality = unify_rows("asset_quality", read["asset_quality"])
+    decoded = remaining.clips.select("asset_id").unique()
     remaining.leave_out("gated", losses.gated)
-    remaining.leave_out("near_duplicate", lambda c: losses.near_duplicates(c, pairs, quality))
+    remaining.leave_out(
+        "near_duplicate", lambda c: losses.near_duplicates(c, pairs, quality, decoded)
+    )
     remaining.leave_out("tombstoned", lambda c: losses.tombstoned(c, tombstones))
     remaining.leave_out("refused_rights", losses.refused_rights)
     remaining.leave_out("purged", lambda c: losses.purged(c, hits))

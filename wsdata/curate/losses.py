@@ -68,14 +68,17 @@ def gated(clips: pl.DataFrame) -> Lost:
 
 
 def near_duplicates(
-    clips: pl.DataFrame, match_pairs: pl.DataFrame, asset_quality: pl.DataFrame
+    clips: pl.DataFrame,
+    match_pairs: pl.DataFrame,
+    asset_quality: pl.DataFrame,
+    assets: pl.DataFrame,
 ) -> Lost:
     """Clips of raw assets that are copies of a better one, and clips that a span covers.
 
-    Only raw assets with a clip left take part: one that did not decode, or whose clips were all
-    stopped, never stands for others.
+    Only raw assets of `assets`, those with a clip, take part: one that did not decode never
+    stands for others. One whose clips were stopped does: its copies were never labelled where
+    they came later, and order of arrival must not matter.
     """
-    assets = clips.select("asset_id").unique()
     pairs = match_pairs.join(assets, left_on="asset_a", right_on="asset_id", how="semi").join(
         assets, left_on="asset_b", right_on="asset_id", how="semi"
     )

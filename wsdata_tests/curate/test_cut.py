@@ -200,12 +200,20 @@ def test_a_stored_gate_is_never_trusted():
     assert cut(catalog).manifest.is_empty()
 
 
-def test_a_copy_stands_in_where_the_better_one_was_stopped():
+def test_a_copy_stands_in_where_the_better_one_did_not_decode():
+    catalog = Catalog()
+    catalog.add("asset_quality", DROP, asset_id=asset_id("best"), rank_value=9.0)
+    catalog.add_asset("copy", rank=1.0)
+    catalog.add("match_pairs", DROP, **pair("best", "copy"))
+    assert set(cut(catalog).manifest["asset_id"]) == {asset_id("copy")}
+
+
+def test_a_copy_of_something_unsafe_does_not_stand_in():
     catalog = Catalog()
     catalog.add_asset("best", rank=9.0, nsfw=0.99)
     catalog.add_asset("copy", rank=1.0)
     catalog.add("match_pairs", DROP, **pair("best", "copy"))
-    assert set(cut(catalog).manifest["asset_id"]) == {asset_id("copy")}
+    assert cut(catalog).manifest.is_empty()
 
 
 def test_a_span_takes_the_clips_that_it_covers_and_no_other():
