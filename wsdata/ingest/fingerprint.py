@@ -77,7 +77,7 @@ def print_file(
         path: The file.
         out_dir: Where the pictures asked for are left.
         minimum_level: The sandbox level that the deployment demands.
-        is_dense: Whether to print a frame a second whatever the key frames.
+        is_dense: Whether to print four frames a second whatever the key frames.
         num_color: How many of the printed frames to leave as pictures.
 
     Returns:

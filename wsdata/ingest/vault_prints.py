@@ -1,8 +1,9 @@
 """What leaves the vault: prints of its members, and never their bytes.
 
-Runs in the `vault` pool, the only one with the vault's credentials. Members are printed as the
-pipeline prints its own assets, at key frames and once a second, so that both kinds of print
-find them; pictures for the embedding live in a temporary folder of this worker alone.
+Runs in the `vault` pool, the only one with the vault's credentials. Members are few, so they are
+printed more densely than the pipeline prints its own assets, at key frames and four times a
+second: a copy's key frames and its prints of the decode pass both fall near one. Pictures for
+the embedding live in a temporary folder of this worker alone.
 """
 
 import tempfile

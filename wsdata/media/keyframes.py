@@ -32,6 +32,7 @@ _MAX_KEY_GAP_S = 10.5  # x264's default of 250 frames at 24 fps
 _COLOR_SIDE_PX = 448
 _CLOSE_S = 1e-6
 GRID_S = 1.0
+DENSE_GRID_S = 0.25  # what moves fast looks another way half a second later
 
 
 @dataclass(slots=True)
@@ -81,13 +82,13 @@ def _plan(probe: Probe, *, max_keyframes: int, is_dense: bool, num_color: int) -
     has_few = len(probe.key_pts) < _MIN_KEYFRAMES or gaps_s.max(initial=0.0) > _MAX_KEY_GAP_S
     grid_s = None
     if is_dense:
-        grid_s = GRID_S
+        grid_s = DENSE_GRID_S
     elif has_few or duration_s <= _SHORT_S:
         grid_s = max(GRID_S, duration_s / max_keyframes)
     return _Plan(
         key_pts=_spread(probe.key_pts, max_keyframes),
         grid_s=grid_s,
-        color_s=[(i + 0.5) * duration_s / num_color for i in range(num_color)],
+        color_s=[i * duration_s / num_color for i in range(num_color)],
     )
 
 
@@ -185,7 +186,7 @@ def keyframes_job(args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dict
 
     Args:
         args: ``max_keyframes``, the cap of prints per file; ``is_dense``, whether to decode all
-            and print one frame a second whatever the key frames; ``num_color``, how many of the
+            and print four frames a second whatever the key frames; ``num_color``, how many of the
             printed frames to leave in `out_dir` as raw RGB, at most.
         source: The file.
         out_dir: Where the frames go.

@@ -1,7 +1,10 @@
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from wsdata import deployment
@@ -124,10 +127,7 @@ def test_a_hang_is_killed_as_a_group(tmp_path, level, spins):
     if level == "bubblewrap":  # its process numbers mean nothing here
         assert not _is_running(str(tmp_path / "out"))
         return
-    deadline = time.monotonic() + 10
-    while any(_state(pid) not in ("", "Z") for pid in alive):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    _wait_until(lambda: all(_state(pid) in ("", "Z") for pid in alive))
 
 
 def _state(pid: int) -> str:
@@ -135,6 +135,38 @@ def _state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
         return ""
+
+
+@pytest.mark.parametrize("level", TRIED)
+def test_the_child_dies_with_its_parent(tmp_path, level):
+    out_dir = tmp_path / "out"
+    out_dir.mkdir()
+    code = (
+        "from pathlib import Path; from wsdata.media.sandbox import run_job; "
+        f"run_job('{HOSTILE}:hang', {{'children': 0, 'spins': False}}, source=None, "
+        f"out_dir=Path({str(out_dir)!r}), wall_s=300.0, minimum_level='limits', "
+        f"maximum_level={level!r})"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        _wait_until(lambda: any(out_dir.iterdir()))
+        begun = {pid for pid in _descendants(parent.pid) if _state(pid)}
+        assert begun
+    finally:
+        parent.kill()
+        parent.wait()
+    _wait_until(lambda: all(_state(pid) in ("", "Z") for pid in begun))
+
+
+def _wait_until(holds) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _descendants(pid: int) -> list[int]:
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
 
 
 @pytest.mark.parametrize("level", TRIED)

@@ -1,0 +1,166 @@
+import hashlib
+
+import cv2
+import numpy as np
+import pytest
+
+from wsdata.ids import raw_key
+from wsdata.ingest import fingerprint
+from wsdata.ingest.fingerprint import hamming, hash_frame, print_file
+from wsdata.media.phash import HASH_BITS, crop_bars, distances, unpack_hashes
+from wsdata.media.sandbox import reachable_level
+from wsdata_tests.ingest import media_support as made
+from wsdata_tests.orders_support import new_store, order_of, put_rows, rows_made, run_step
+
+MATCH, STRANGER = 31, 64
+LEVEL = min(reachable_level(), "seccomp", key=("limits", "seccomp", "bubblewrap").index)
+
+
+def _picture(seed=1):
+    return made.scene(seed, 1, 480, 270)[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rgb: cv2.resize(rgb, (240, 136), interpolation=cv2.INTER_AREA),
+        lambda rgb: cv2.imdecode(cv2.imencode(".jpg", rgb, [1, 30])[1], cv2.IMREAD_COLOR),
+        lambda rgb: np.pad(rgb, ((60, 60), (0, 0), (0, 0))),
+        lambda rgb: np.pad(rgb, ((0, 0), (105, 105), (0, 0)), constant_values=16),
+    ],
+    ids=["rescaled", "re-encoded", "letterboxed", "pillarboxed"],
+)
+def test_what_looks_the_same_has_a_near_hash(change):
+    rgb = _picture()
+    ours, _, quality = hash_frame(rgb)
+    theirs, _, _ = hash_frame(np.ascontiguousarray(change(rgb)))
+    assert quality >= 50
+    assert hamming(ours, theirs) <= MATCH
+
+
+def test_another_picture_has_a_far_hash():
+    hashes = [hash_frame(_picture(seed))[0] for seed in range(8)]
+    apart = distances(unpack_hashes(hashes), unpack_hashes(hashes))
+    assert apart[~np.eye(8, dtype=bool)].min() > STRANGER
+
+
+def test_a_mirrored_picture_is_found_by_the_mirrored_hash():
+    rgb = _picture()
+    ours, mirror, _ = hash_frame(rgb)
+    theirs, their_mirror, _ = hash_frame(np.ascontiguousarray(rgb[:, ::-1]))
+    assert hamming(mirror, theirs) <= MATCH
+    assert hamming(ours, their_mirror) <= MATCH
+    assert hamming(ours, theirs) > STRANGER
+
+
+def test_a_frame_with_little_in_it_says_so():
+    assert hash_frame(np.zeros((144, 256, 3), np.uint8))[2] == 0
+    assert hash_frame(np.full((144, 256, 3), 200, np.uint8))[2] < 50
+
+
+def test_a_dark_sky_is_no_bar():
+    rgb = _picture()
+    rgb[:100] = 5
+    assert crop_bars(rgb).shape == rgb.shape
+    black = np.zeros((90, 160, 3), np.uint8)
+    assert crop_bars(black).shape == black.shape
+
+
+def test_distances_count_bits():
+    rng = np.random.default_rng(0)
+    a, b = rng.bytes(32), rng.bytes(32)
+    bits = sum(bin(x ^ y).count("1") for x, y in zip(a, b, strict=True))
+    assert hamming(a, b) == bits == distances(unpack_hashes([a]), unpack_hashes([b]))[0, 0]
+    assert hamming(a, bytes(255 - x for x in a)) == HASH_BITS
+
+
+def _prints(tmp_path, data: bytes, **options):
+    path, out_dir = tmp_path / "file", tmp_path / "out"
+    path.write_bytes(data)
+    out_dir.mkdir(exist_ok=True)
+    found, report = print_file(path, out_dir, minimum_level=LEVEL, **options)
+    assert report.status == "ok"
+    return found
+
+
+def test_a_reencode_has_the_same_prints_and_a_stranger_has_not(tmp_path):
+    frames = made.scene(11, 96, 640, 360)
+    original = _prints(tmp_path, made.video(frames, gop=96))["prints"]
+    small = [cv2.resize(frame, (426, 240), interpolation=cv2.INTER_AREA) for frame in frames]
+    copy = _prints(tmp_path, made.video(small, quality=35, gop=30))["prints"]
+    other = _prints(tmp_path, made.video(made.scene(12, 96, 640, 360)))["prints"]
+    assert len(original) >= 4  # one key frame alone, and yet one print a second
+
+    def apart(a, b):
+        packed = [
+            unpack_hashes([bytes.fromhex(one["hash"]) for one in prints]) for prints in (a, b)
+        ]
+        return distances(*packed).min(axis=1)
+
+    assert (apart(original, copy) <= MATCH).all()
+    assert apart(original, other).min() > STRANGER
+
+
+def test_pictures_are_left_where_they_are_asked_for(tmp_path):
+    found = _prints(tmp_path, made.video(made.scene(13, 96)), is_dense=True, num_color=3)
+    assert len(found["colors"]) == 3
+    for name, _, height, width in found["colors"]:
+        assert (tmp_path / "out" / name).stat().st_size == height * width * 3
+        assert (width, height) == (made.WIDTH, made.HEIGHT)
+
+
+def _step(tmp_path, files: dict[str, bytes]):
+    store = new_store(tmp_path)
+    rows = []
+    for name, data in files.items():
+        asset_id = hashlib.sha256(data).hexdigest()
+        is_sealed = name.startswith("sealed")
+        if not is_sealed:
+            store.put(raw_key(asset_id), data)
+        rows.append({"asset_id": asset_id, "size_bytes": len(data), "in_vault": is_sealed})
+    inputs = {"raw_assets": [put_rows(store, "raw_assets", rows)]}
+    order = order_of(
+        fingerprint.STEP, "licensed.acme.20261101.001", inputs,
+        settings={"sandbox_minimum": LEVEL},
+    )  # fmt: skip
+    report = run_step(fingerprint.STEP, order, store)
+    probes, prints = (rows_made(store, report, table) for table in ("probes", "fingerprints"))
+    return store, order, report, probes, prints
+
+
+def test_the_step_probes_and_prints_all_but_vault_members(tmp_path):
+    files = {
+        "video": made.video(made.scene(14, 48)),
+        "image": made.png(_picture(15)),
+        "text": b"no media\n" * 30,
+        "nothing": b"",
+        "sealed": made.video(made.scene(16, 24)),
+    }
+    store, order, report, probes, prints = _step(tmp_path, files)
+    ids = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    told = dict(probes.select("asset_id", "status").iter_rows())
+    assert told == {
+        ids["video"]: "ok", ids["image"]: "ok", ids["text"]: "failed", ids["nothing"]: "empty",
+    }  # fmt: skip
+    counts = dict(prints.group_by("asset_id").len().iter_rows())
+    assert set(counts) == {ids["video"], ids["image"]}
+    assert counts[ids["image"]] == 1
+    assert set(prints["method"]) == {fingerprint.METHOD}
+    again = run_step(fingerprint.STEP, order, store)
+    assert {t: ref.sha256 for t, ref in again.objects.items()} == {
+        t: ref.sha256 for t, ref in report.objects.items()
+    }
+
+
+def test_the_same_files_give_the_same_rows_anywhere(tmp_path):
+    files = {"a": made.video(made.scene(17, 48)), "b": made.jpeg(_picture(18))}
+    first = _step(tmp_path / "1", files)[2]
+    second = _step(tmp_path / "2", dict(reversed(files.items())))[2]
+    assert {t: ref.sha256 for t, ref in first.objects.items()} == {
+        t: ref.sha256 for t, ref in second.objects.items()
+    }
+
+
+def test_an_empty_drop_has_no_rows(tmp_path):
+    probes, prints = _step(tmp_path, {})[3:]
+    assert probes.height == prints.height == 0
