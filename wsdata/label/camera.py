@@ -24,7 +24,7 @@ LABELS = ("static", "pan", "tilt", "zoom", "handheld", "complex", "none")
 
 _GRID_PX = 8
 _MIN_POINTS = 24  # textured grid points below which a pair says nothing
-_MIN_TEXTURE = 12.0  # mean absolute gradient around a point, in luma levels
+_MIN_TEXTURE = 5.0  # mean absolute gradient around a point, in luma levels
 _STATIC_SPEED = 0.02  # widths per second: a fifth of a pixel per frame at 256 wide and 24 fps
 _INLIER = 0.15  # of the motion, plus a quarter pixel: agreement with the global motion
 _COHERENT, _DIRECTED = 0.7, 1.5
@@ -153,13 +153,15 @@ def classify(motions: Sequence[PairMotion]) -> CameraMotion:
     speed = float(np.median(speeds_p))
     coherence = float(np.linalg.norm(mean_k) / max(float(speeds_p.mean()), 1e-9))
     label, margin = _label(mean_k, speed, coherence, agreement)
-    shake = float(np.linalg.norm(moves_pk - np.median(moves_pk, axis=0), axis=1).mean())
+    # a cut or a flash spoils single pairs, which the median passes over
+    typical_k = np.median(moves_pk, axis=0)
+    shake = float(np.linalg.norm(moves_pk - typical_k, axis=1).mean())
     return CameraMotion(
         label=label,
         confidence=round(min(margin, 1.0) * agreement, 4),
-        pan_x=round(float(mean_k[0]), 5),
-        pan_y=round(float(mean_k[1]), 5),
-        zoom=round(float(mean_k[2]) / _EDGE, 5),
+        pan_x=round(float(typical_k[0]), 5),
+        pan_y=round(float(typical_k[1]), 5),
+        zoom=round(float(typical_k[2]) / _EDGE, 5),
         shake=round(shake, 5),
     )
 

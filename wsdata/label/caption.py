@@ -114,7 +114,7 @@ def _answer_all(
     for batch in batches(waiting, captioner):
         for request, answer in zip(batch, captioner.caption(batch), strict=True):
             answers[request.facts.clip_id] = _keep(run, captioner, request, answer)
-        run.progress(len(answers), len(requests), batch[-1].facts.clip_id)
+            run.progress(len(answers), len(requests), request.facts.clip_id)
     return answers
 
 

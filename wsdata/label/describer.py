@@ -4,8 +4,9 @@ No model of language is asked. Every sentence states a measurement, hedged by ho
 the same facts always give the same words, and clips that measure differently read differently.
 """
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from wsdata.label.engine import CaptionAnswer, CaptionRequest, ClipFacts
 from wsdata.label.looks import Looks, measure_looks
@@ -14,8 +15,24 @@ MODEL_VERSION = "describer-measured-1"
 
 # Shares of the image network's best class: above the first it is taken for granted.
 _SURE, _LIKELY, _POSSIBLE = 0.60, 0.30, 0.12
+_MIN_CAMERA_CONFIDENCE = 0.25
 _MAX_QUOTED_WORDS, _MAX_SHORT_WORDS = 12, 20
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_PLAIN_NAMES = {
+    "nipple": "baby bottle teat",
+    "hip": "rose hip",
+    "water ouzel": "dipper bird",
+    "maillot": "swimsuit",
+    "jersey": "T-shirt",
+    "black and gold garden spider": "garden spider",
+}
+_LIGHTS = (
+    (32, "very dark"), (75, "dark"), (150, "evenly lit"), (205, "bright"), (256, "very bright"),
+)  # fmt: skip
+_MOTIONS = (
+    (0.0004, "almost no"), (0.002, "slight"), (0.006, "moderate"), (0.015, "lively"),
+    (math.inf, "rapid"),
+)  # fmt: skip
 _SHAPES = {"16:9": "wide", "4:3": "landscape", "1:1": "square", "9:16": "upright"}
 
 
@@ -30,9 +47,9 @@ class Describer:
         del request
         return 0
 
-    def caption(self, requests: Sequence[CaptionRequest]) -> list[CaptionAnswer]:
+    def caption(self, requests: Sequence[CaptionRequest]) -> Iterator[CaptionAnswer]:
         """Describe every clip."""
-        return [self._describe(request) for request in requests]
+        return map(self._describe, requests)
 
     def _describe(self, request: CaptionRequest) -> CaptionAnswer:
         write = {"dense": dense_caption, "short": short_caption}
@@ -60,28 +77,49 @@ def dense_caption(facts: ClipFacts, looks: Looks | None) -> str:
 
 def short_caption(facts: ClipFacts, looks: Looks | None) -> str:
     """Say the most telling measurements of a clip in one sentence of some 8 to 20 words."""
-    name, share = facts.tags[0] if facts.tags else ("", 0.0)
-    if share >= _POSSIBLE:
-        hedge = "" if share >= _SURE else "probably " if share >= _LIKELY else "perhaps "
-        said = f"{_form(facts)} of {hedge}{_with_article(name)}"
-    else:
-        said = f"{_form(facts)} of a scene that was not recognised"
-    for more in (_short_text_or_sound(facts), _short_colors(looks), _short_camera(facts)):
-        if more and len(said.split()) + len(more.split()) <= _MAX_SHORT_WORDS:
-            said = f"{said} {more}"
+    if shows := _shows(facts):
+        said = f"{_form(facts)} that {shows}"
+    else:  # without a subject, light and movement have to tell clips apart
+        light = _light(looks) if looks is not None else ""
+        moves = facts.media_kind != "image" and facts.motion is not None
+        movement = f" with {_amount(facts.motion or 0.0)} movement" if moves else ""
+        said = f"{_form(facts, light)}{movement}"
+    more = (
+        _short_text_or_faces(facts),
+        _short_colors(looks),
+        _short_camera(facts),
+        f"with {facts.sound}" if facts.sound in ("speech", "music") else "",
+    )
+    for part in more:
+        if part and len(said.split()) + len(part.split()) <= _MAX_SHORT_WORDS:
+            said = f"{said} {part}"
     return _sentence(said)
 
 
-def _short_text_or_sound(facts: ClipFacts) -> str:
+def _short_text_or_faces(facts: ClipFacts) -> str:
     if facts.text_words:
         return f'with the text "{" ".join(facts.text_words[:3])}"'
-    return f"with {facts.sound}" if facts.sound in ("speech", "music") else ""
+    return f"with {_faces(facts.num_faces)}" if facts.num_faces else ""
 
 
 def _short_colors(looks: Looks | None) -> str:
     if looks is None or not looks.colors:
         return ""
-    return f"in {_listed([color for color, _ in looks.colors[:2]])}"
+    return f"in {_listed([color for color, _ in looks.colors[:2]])} tones"
+
+
+def plain_name(tag: str) -> str:
+    """The word by which people know a class whose own name means something else to them."""
+    return _PLAIN_NAMES.get(tag, tag)
+
+
+def _shows(facts: ClipFacts) -> str:
+    """Say what the best tag says, hedged; nothing where it says too little."""
+    name, share = facts.tags[0] if facts.tags else ("", 0.0)
+    if share < _POSSIBLE:
+        return ""
+    verb = "shows" if share >= _SURE else "probably shows" if share >= _LIKELY else "may show"
+    return f"{verb} {_with_article(name)}"
 
 
 def _sentence(text: str) -> str:
@@ -89,6 +127,9 @@ def _sentence(text: str) -> str:
 
 
 def _with_article(name: str) -> str:
+    name = plain_name(name)
+    if re.search(r"[^aisu]s$", name):  # sunglasses, binoculars; but a bus, a compass, an iris
+        return name
     # sound rather than spelling decides, for the few names where they differ
     vowel = name[:1].lower() in "aeiou" and not re.match(r"(uni|eu|one|use)", name.lower())
     return f"{'an' if vowel else 'a'} {name}"
@@ -100,50 +141,42 @@ def _listed(items: Sequence[str]) -> str:
     return f"{', '.join(items[:-1])} and {items[-1]}"
 
 
-def _form(facts: ClipFacts) -> str:
-    shape = _SHAPES.get(facts.aspect, "")
-    if facts.media_kind == "image":
-        return _with_article(f"{shape} still image".strip())
-    return _with_article(f"{shape} video clip".strip())
+def _listed_or(items: Sequence[str]) -> str:
+    return " or ".join(items)
+
+
+def _form(facts: ClipFacts, light: str = "") -> str:
+    kind = "still image" if facts.media_kind == "image" else "video clip"
+    words = (light, _SHAPES.get(facts.aspect, ""), kind)
+    return _with_article(" ".join(word for word in words if word))
 
 
 def _opening(facts: ClipFacts) -> str:
     length = "" if facts.media_kind == "image" else f", {facts.duration_s:.1f} seconds long,"
-    name, share = facts.tags[0] if facts.tags else ("", 0.0)
-    if share >= _SURE:
-        shows = f"shows {_with_article(name)}"
-    elif share >= _LIKELY:
-        shows = f"probably shows {_with_article(name)}"
-    elif share >= _POSSIBLE:
-        shows = f"may show {_with_article(name)}"
-    elif name:
-        shows = f"shows a scene that was not recognised; it comes nearest to {_with_article(name)}"
-    else:
-        shows = "shows a scene that was not recognised"
-    return _sentence(f"{_form(facts)}{length} {shows}")
+    size = f"of {facts.width_px} by {facts.height_px} pixels"
+    shows = _shows(facts) or "shows a subject that is not clear"
+    return _sentence(f"{_form(facts)} {size}{length} {shows}")
 
 
 def _other_tags(facts: ClipFacts) -> str:
     best = facts.tags[0][1] if facts.tags else 0.0
+    if facts.tags and best < _POSSIBLE:
+        return f"It resembles {_listed_or([_with_article(name) for name, _ in facts.tags[:2]])}."
     others = [_with_article(name) for name, share in facts.tags[1:4] if share >= 0.05]
     if not others:
         return ""
     if best >= _SURE:
         return f"There are weaker signs of {_listed(others)}."
-    return f"It could also be taken for {_listed(others)}."
+    return f"It could also be taken for {_listed_or(others)}."
+
+
+def _light(looks: Looks) -> str:
+    return next(word for bound, word in _LIGHTS if looks.luma < bound)
 
 
 def _look_sentences(looks: Looks | None) -> list[str]:
     if looks is None:
         return []
-    light = next(
-        word
-        for bound, word in (
-            (32, "very dark"), (75, "dark"), (150, "evenly lit"), (205, "bright"),
-            (256, "very bright"),
-        )
-        if looks.luma < bound
-    )  # fmt: skip
     tone = (
         "close to monochrome" if looks.saturation < 14
         else "muted in colour" if looks.saturation < 45
@@ -151,7 +184,7 @@ def _look_sentences(looks: Looks | None) -> list[str]:
         else "strongly coloured"
     )  # fmt: skip
     spread = "low" if looks.contrast < 25 else "moderate" if looks.contrast < 60 else "strong"
-    said = [f"The picture is {light} and {tone}, with {spread} contrast."]
+    said = [f"The picture is {_light(looks)} and {tone}, with {spread} contrast."]
     if looks.colors:
         first, *rest = looks.colors[:3]
         tail = f", followed by {_listed([color for color, _ in rest])}" if rest else ""
@@ -175,18 +208,17 @@ def _focus_sentence(facts: ClipFacts) -> str:
     return "Fine detail is sharp." if facts.sharpness >= 0.6 else "Detail is fairly sharp."
 
 
+def _amount(motion: float) -> str:
+    return next(word for bound, word in _MOTIONS if motion < bound)
+
+
 def _motion_sentence(facts: ClipFacts) -> str:
     if facts.media_kind == "image" or facts.motion is None:
         return ""
-    bounds = (
-        (0.0004, "Almost nothing moves"), (0.002, "There is slight movement"),
-        (0.006, "There is moderate movement"), (0.015, "There is lively movement"),
-    )  # fmt: skip
-    amount = next((words for bound, words in bounds if facts.motion < bound), "Movement is rapid")
-    if facts.moving_share is None or facts.motion < bounds[0][0]:
-        return f"{amount}."
-    percent = round(100 * facts.moving_share)
-    return f"{amount}, in about {percent} percent of the picture."
+    said = f"There is {_amount(facts.motion)} movement"
+    if facts.moving_share is None or facts.motion < _MOTIONS[0][0]:
+        return f"{said}."
+    return f"{said}, in about {round(100 * facts.moving_share)} percent of the picture."
 
 
 def _direction(facts: ClipFacts) -> str:
@@ -198,7 +230,7 @@ def _direction(facts: ClipFacts) -> str:
 
 
 def _camera_sentence(facts: ClipFacts) -> str:
-    if facts.media_kind == "image" or facts.camera in (None, "none"):
+    if facts.media_kind == "image" or facts.camera_confidence < _MIN_CAMERA_CONFIDENCE:
         return ""
     said = {
         "static": "stands still",
@@ -207,12 +239,14 @@ def _camera_sentence(facts: ClipFacts) -> str:
         "zoom": f"moves or zooms {_direction(facts)}",
         "handheld": "is unsteady, as if held by hand",
         "complex": "moves in a way that fits no single pan, tilt or zoom",
-    }[facts.camera or "static"]
+    }.get(facts.camera or "")
+    if said is None:
+        return ""
     return f"The camera {'' if facts.camera_confidence >= 0.5 else 'probably '}{said}."
 
 
 def _short_camera(facts: ClipFacts) -> str:
-    if facts.media_kind == "image":
+    if facts.media_kind == "image" or facts.camera_confidence < _MIN_CAMERA_CONFIDENCE:
         return ""
     said = {
         "static": "from a still camera",
@@ -225,11 +259,17 @@ def _short_camera(facts: ClipFacts) -> str:
     return said.get(facts.camera or "", "")
 
 
+def _faces(num_faces: int) -> str:
+    count = _NUMBERS[num_faces] if num_faces < len(_NUMBERS) else "many"
+    return f"{count} face{'' if num_faces == 1 else 's'}"
+
+
 def _people_sentence(facts: ClipFacts) -> str:
-    if not facts.num_faces:
-        return "" if facts.num_faces is None else "No face is visible."
-    count = _NUMBERS[facts.num_faces] if facts.num_faces < len(_NUMBERS) else "Many"
-    return _sentence(f"{count} face{' is' if facts.num_faces == 1 else 's are'} visible")
+    if facts.num_faces is None:
+        return ""
+    if facts.num_faces == 0:
+        return "No face is visible."
+    return _sentence(f"{_faces(facts.num_faces)} {'is' if facts.num_faces == 1 else 'are'} visible")
 
 
 def _text_sentence(facts: ClipFacts) -> str:

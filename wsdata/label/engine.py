@@ -4,7 +4,7 @@ The engines themselves lie in `describer`, `openai_server` and `vllm_engine`; wh
 captioned, and in which order, is `caption`'s business.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -91,8 +91,10 @@ class Captioner(Protocol):
         """Estimate the prompt tokens of one request."""
         ...
 
-    def caption(self, requests: Sequence[CaptionRequest]) -> list[CaptionAnswer]:
-        """Answer a batch, in its order. A clip that cannot be captioned is an answer too.
+    def caption(self, requests: Sequence[CaptionRequest]) -> Iterator[CaptionAnswer]:
+        """Answer a batch, in its order, each answer as soon as it and those before it are there.
+
+        A clip that cannot be captioned is an answer too.
 
         Raises:
             CaptionerUnavailable: The engine as a whole does not answer.
@@ -105,7 +107,8 @@ def build_captioner(params: Mapping[str, Any], settings: Mapping[str, Any]) -> C
 
     Args:
         params: ``engine`` and ``model``.
-        settings: ``endpoint`` of an OpenAI-compatible server, as ``http://host:8000/v1``.
+        settings: ``endpoint`` of an OpenAI-compatible server, as ``http://host:8000/v1``, and how
+            many requests it is sent at once.
 
     Raises:
         RecipeError: The engine is unknown, or lacks its model or endpoint.
@@ -123,7 +126,9 @@ def build_captioner(params: Mapping[str, Any], settings: Mapping[str, Any]) -> C
             )
         from wsdata.label.openai_server import OpenAIServer
 
-        return OpenAIServer(endpoint=settings["endpoint"], model=model)
+        return OpenAIServer(
+            endpoint=settings["endpoint"], model=model, concurrency=settings.get("concurrency", 16)
+        )
     if engine == "vllm":
         if not model:
             raise RecipeError("captions.engine 'vllm' needs captions.model: a weights folder")

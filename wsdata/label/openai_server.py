@@ -12,7 +12,7 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -83,14 +83,14 @@ class OpenAIServer:
         """Estimate the prompt tokens of one request."""
         return prompt.request_tokens(request.facts)
 
-    def caption(self, requests: Sequence[CaptionRequest]) -> list[CaptionAnswer]:
+    def caption(self, requests: Sequence[CaptionRequest]) -> Iterator[CaptionAnswer]:
         """Ask about every clip of a batch.
 
         Raises:
             CaptionerUnavailable: The server is down, or refuses this client or model.
         """
         with ThreadPoolExecutor(max_workers=self._concurrency) as threads:
-            return list(threads.map(self._caption_one, requests))
+            yield from threads.map(self._caption_one, requests)
 
     def _caption_one(self, request: CaptionRequest) -> CaptionAnswer:
         question = self._question(request)

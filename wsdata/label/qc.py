@@ -15,6 +15,7 @@ import polars as pl
 
 from wsdata import tables
 from wsdata.digest import canonical_json
+from wsdata.label.describer import plain_name
 from wsdata.label.engine import WORD_BOUNDS
 from wsdata.orders import Input, Step, StepResult, StepRun
 
@@ -69,7 +70,7 @@ def tag_agreement(text: str, tags: Iterable[tuple[str, float]]) -> float | None:
         A share in [0, 1], or None where no tag is confident enough to ask for.
     """
     said = {word.rstrip("s") for word in re.findall(r"\w+", text.lower())}
-    confident = [name for name, share in tags if share >= CONFIDENT_TAG_SHARE]
+    confident = [plain_name(name) for name, share in tags if share >= CONFIDENT_TAG_SHARE]
     if not confident:
         return None
     hits = sum(name.lower().replace("-", " ").split()[-1].rstrip("s") in said for name in confident)

@@ -5,7 +5,7 @@ continuously by itself; what it is given at once is bounded so that decoded fram
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from wsdata.digest import short_digest
@@ -50,7 +50,7 @@ class VllmEngine:
         """Estimate the prompt tokens of one request."""
         return prompt.request_tokens(request.facts)
 
-    def caption(self, requests: Sequence[CaptionRequest]) -> list[CaptionAnswer]:
+    def caption(self, requests: Sequence[CaptionRequest]) -> Iterator[CaptionAnswer]:
         """Ask about every clip of a batch; malformed answers are asked for once more."""
         answers = [CaptionAnswer(reason="never asked") for _ in requests]
         waiting = list(range(len(requests)))
@@ -62,7 +62,7 @@ class VllmEngine:
             if not waiting:
                 break
             log.info("try %d: %d malformed answers", attempt + 1, len(waiting))
-        return answers
+        return iter(answers)
 
     def _chat(self, requests: Sequence[CaptionRequest], attempt: int) -> list[str]:
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]

@@ -72,7 +72,25 @@ def test_doubt_about_the_subject_is_said():
     weak = dataclasses.replace(STREAM, tags=(("obelisk", 0.2),))
     assert "may show an obelisk" in dense_caption(weak, None)
     weaker = dataclasses.replace(STREAM, tags=(("obelisk", 0.05),))
-    assert "not recognised" in dense_caption(weaker, None)
+    assert "not clear. It resembles an obelisk." in dense_caption(weaker, None)
+    assert "obelisk" not in short_caption(weaker, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sunglasses", "shows sunglasses"), ("school bus", "shows a school bus"),
+        ("abacus", "shows an abacus"), ("unicycle", "shows a unicycle"),
+        ("magnetic compass", "shows a magnetic compass"), ("hip", "shows a rose hip"),
+    ],
+)  # fmt: skip
+def test_names_are_given_their_article(name, said):
+    assert said in short_caption(dataclasses.replace(STREAM, tags=((name, 0.9),)), None)
+
+
+def test_a_camera_motion_that_is_hardly_believed_is_not_mentioned():
+    unsure = dataclasses.replace(TITLE, camera_confidence=0.2)
+    assert "camera" not in dense_caption(unsure, None) + short_caption(unsure, None)
 
 
 def test_what_was_not_measured_is_not_mentioned():
@@ -113,7 +131,7 @@ def test_only_the_wanted_variants_are_written():
     request = CaptionRequest(
         facts=STREAM, variants=("short",), pack_sha256="0", frames=lambda: [picture((0, 0, 0))]
     )
-    assert set(Describer().caption([request])[0].texts) == {"short"}
+    assert set(next(Describer().caption([request])).texts) == {"short"}
 
 
 @pytest.mark.parametrize(

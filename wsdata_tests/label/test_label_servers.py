@@ -4,10 +4,7 @@ import base64
 import io
 import json
 import sys
-import threading
 import types
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -17,6 +14,7 @@ from wsdata.errors import CaptionerUnavailable, RecipeError
 from wsdata.label.engine import CaptionRequest, ClipFacts, build_captioner
 from wsdata.label.openai_server import OpenAIServer
 from wsdata.label.prompt import MAX_FRAMES, chosen_frames, prompt_version, read_answer
+from wsdata_tests.label.label_support import server
 
 DENSE = "A brown dog runs over a wet beach toward the camera. " * 5
 GOOD = json.dumps({"dense": DENSE, "short": "A brown dog runs over a beach."})
@@ -36,45 +34,6 @@ def request_of(index: int = 0, variants=("dense", "short"), num_frames: int = 3)
     return CaptionRequest(
         facts=facts, variants=variants, pack_sha256="0" * 64, frames=lambda: frames
     )
-
-
-@contextmanager
-def server(answers, models_status=200):
-    """A caption server that gives (status, content, headers) in turn, the last one for ever."""
-    asked: list[dict] = []
-    lock = threading.Lock()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self._reply(models_status, {"data": []})
-
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            with lock:
-                asked.append(
-                    {"path": self.path, "key": self.headers["Authorization"], "body": body}
-                )
-                status, content, *headers = answers[min(len(asked), len(answers)) - 1]
-            self._reply(status, {"choices": [{"message": {"content": content}}]}, *headers)
-
-        def _reply(self, status, payload, headers=None):
-            data = json.dumps(payload).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            for name, value in (headers or {}).items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *args):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        thread = threading.Thread(target=listening.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{listening.server_port}/v1", asked
-        listening.shutdown()
-        thread.join()
 
 
 def client(endpoint, pauses=None, **options) -> OpenAIServer:
@@ -104,7 +63,7 @@ def test_a_clip_is_asked_about_with_schema_frames_and_the_fixed_instruction_firs
 def test_the_prefix_is_the_same_for_every_clip_and_every_set_of_variants():
     short = json.dumps({"short": "A brown dog runs over a beach."})
     with server([(200, short)]) as (endpoint, asked):
-        client(endpoint).caption([request_of(1, ("short",)), request_of(2, ("short",), 5)])
+        list(client(endpoint).caption([request_of(1, ("short",)), request_of(2, ("short",), 5)]))
     first, second = (entry["body"]["messages"][0] for entry in asked)
     assert first == second
 
@@ -144,7 +103,8 @@ def test_a_malformed_answer_is_asked_for_again_and_then_recorded(content, why):
 
 def test_a_malformed_answer_followed_by_a_good_one_is_good():
     with server([(200, "{"), (200, GOOD)]) as (endpoint, _):
-        assert client(endpoint).caption([request_of()])[0].reason is None
+        (answer,) = client(endpoint).caption([request_of()])
+    assert answer.reason is None
 
 
 def test_a_clip_that_the_server_rejects_is_recorded_at_once():
@@ -166,14 +126,14 @@ def test_a_server_that_fails_altogether_is_unavailable():
         server([(500, "")], models_status=503) as (endpoint, _),
         pytest.raises(CaptionerUnavailable, match="does not answer"),
     ):
-        client(endpoint, tries=2).caption([request_of()])
+        list(client(endpoint, tries=2).caption([request_of()]))
 
 
 def test_nobody_listening_is_unavailable():
     with server([(200, GOOD)]) as (endpoint, _):
         pass
     with pytest.raises(CaptionerUnavailable, match="does not answer"):
-        client(endpoint, tries=2).caption([request_of()])
+        list(client(endpoint, tries=2).caption([request_of()]))
 
 
 def test_a_refused_client_is_not_every_clips_failure():
@@ -181,7 +141,7 @@ def test_a_refused_client_is_not_every_clips_failure():
         server([(401, "who are you")]) as (endpoint, asked),
         pytest.raises(CaptionerUnavailable, match="401"),
     ):
-        client(endpoint).caption([request_of()])
+        list(client(endpoint).caption([request_of()]))
     assert len(asked) == 1
 
 
@@ -189,7 +149,7 @@ def test_the_key_comes_from_the_environment_and_goes_nowhere_else(monkeypatch):
     monkeypatch.setenv("WSDATA_CAPTIONER_KEY", "k-123")
     with server([(200, GOOD)]) as (endpoint, asked):
         captioner = client(endpoint)
-        captioner.caption([request_of()])
+        list(captioner.caption([request_of()]))
     assert asked[0]["key"] == "Bearer k-123"
     assert "k-123" not in captioner.version
     assert "k-123" not in json.dumps(asked[0]["body"])
@@ -197,7 +157,7 @@ def test_the_key_comes_from_the_environment_and_goes_nowhere_else(monkeypatch):
 
 def test_answers_keep_the_order_of_the_clips_whatever_the_concurrency():
     with server([(200, GOOD)]) as (endpoint, asked):
-        answers = client(endpoint, concurrency=4).caption([request_of(k) for k in range(9)])
+        answers = list(client(endpoint, concurrency=4).caption([request_of(k) for k in range(9)]))
     assert len(asked) == 9
     assert all(answer.reason is None for answer in answers)
 
