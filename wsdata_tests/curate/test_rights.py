@@ -11,7 +11,8 @@ def declared(drop="licensed.acme.20261101.001", **changes):
     return {
         "asset_id": "a", "drop": drop, "path": f"{drop}.mp4", "source_tier": drop.split(".")[0],
         "source": drop.split(".")[1], "license_id": "CC0-1.0", "territory": "world",
-        "opt_out": False, "robots_allowed": None, "record_json": '{"is_generated":false}', **changes,
+        "opt_out": False, "robots_allowed": None, "record_json": '{"is_generated":false}',
+        **changes,
     }  # fmt: skip
 
 

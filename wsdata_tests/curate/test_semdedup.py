@@ -15,7 +15,6 @@ from wsdata.curate.centroids import (
 )
 from wsdata.errors import NotReady
 from wsdata.recipe import SemanticDedup
-from wsdata.records import Report
 from wsdata_tests.curate.catalog_support import CRAWL, DROP, Catalog, asset_id, make_recipe, vector
 from wsdata_tests.orders_support import new_store, order_of, put_rows, rows_made, run_step
 
@@ -173,7 +172,7 @@ def test_the_three_steps_find_a_duplicate_across_drops(tmp_path):
             {**corpus, "cluster_assignments": assignments},
             params={"min_cosine": 0.9, "keep_per_group": 1},
         )
-        report: Report = run_step(semdedup.DUPLICATES, order, store)
+        report = run_step(semdedup.DUPLICATES, order, store)
         found += rows_made(store, report, "semantic_duplicates").to_dicts()
     assert [row["asset_id"] for row in found] == [asset_id("b")]
     assert found[0]["similarity"] == 1.0
