@@ -20,7 +20,13 @@ from wsdata.media.decode import iterate_transcode
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe
 from wsdata.shard.format import Sample, decode_sample, encode_sample
-from wsdata.shard.latent_stats import channel_sums, check_job, job_display, job_metrics
+from wsdata.shard.latent_stats import (
+    channel_sums,
+    check_job,
+    check_losses,
+    job_display,
+    job_metrics,
+)
 from wsdata.shard.latents import (
     Pixels,
     Tokenizer,
@@ -98,20 +104,12 @@ def run(run: StepRun) -> StepResult:
         for sample, unit in _encode_all(run, tokenizer, wanted["dtype"], samples)
     }
     kept = [sample for sample in samples if units[sample["sample_id"]]["loss"] is None]
-    lost = [sample for sample in samples if units[sample["sample_id"]]["loss"] is not None]
-    shards = _write_shards(run, kept, units)
-    placed = _placements(run, kept, units, shards)
-    losses = [
-        {
-            "sample_id": sample["sample_id"],
-            "clip_id": sample["clip_id"],
-            "reason": units[sample["sample_id"]]["loss"][0],
-            "detail": units[sample["sample_id"]]["loss"][1],
-        }
-        for sample in lost
-    ]
+    losses = _losses(samples, units)
+    check_losses(run.order.partition, len(samples), losses)
     encoded = [units[sample["sample_id"]] for sample in kept]
     check_job(run.order.partition, tokenizer, encoded)
+    shards = _write_shards(run, kept, units)
+    placed = _placements(run, kept, units, shards)
     return StepResult(
         tables={
             "placements": tables.rows_of("placements", placed),
@@ -120,6 +118,30 @@ def run(run: StepRun) -> StepResult:
         metrics=job_metrics(tokenizer, encoded, shards, losses),
         display={"latent_shards": job_display(tokenizer, encoded, shards, losses)},
     )
+
+
+class _SampleLostError(Exception):
+    """A sample that has no latents to keep, and why."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+def _losses(
+    samples: list[dict[str, Any]], units: Mapping[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "sample_id": sample["sample_id"],
+            "clip_id": sample["clip_id"],
+            "reason": loss[0],
+            "detail": loss[1],
+        }
+        for sample in samples
+        if (loss := units[sample["sample_id"]]["loss"]) is not None
+    ]
 
 
 def _samples_of_group(run: StepRun) -> list[dict[str, Any]]:
@@ -145,13 +167,16 @@ def _encode_all(
         subject = digest(
             [sample["sample_id"], sample["transcode_sha256"], cut, tokenizer.version, dtype]
         )
-        unit = run.unit(
-            subject,
-            lambda sample=sample, subject=subject: _encode_one(
-                run, tokenizer, dtype, source, sample, subject
-            ),
-            blobs=("key",),
-        )
+        try:
+            unit = run.unit(
+                subject,
+                lambda sample=sample, subject=subject: _encode_one(
+                    run, tokenizer, dtype, source, sample, subject
+                ),
+                blobs=("key",),
+            )
+        except _SampleLostError as error:  # not kept: a rerun looks again, lest a bad GPU decide
+            unit = {"loss": [error.reason, error.detail]}
         yield sample, unit
         run.progress(index + 1, len(samples), sample["sample_id"])
 
@@ -164,19 +189,26 @@ def _encode_one(
     sample: dict[str, Any],
     subject: str,
 ) -> dict[str, Any]:
-    """Encode, cast, keep and measure one sample; a sample that cannot be kept says why."""
+    """Encode, cast, keep and measure one sample.
+
+    Raises:
+        _SampleLostError: It cannot be kept.
+        StepFailed: It cannot be cut out of its transcode.
+    """
     frames_thwc = source.frames(sample)
     if len(frames_thwc) < sample["num_frames"]:
         end = sample["start_frame"] + sample["num_frames"]
         found = sample["start_frame"] + len(frames_thwc)
-        return _lost("short_transcode", f"frame {end} is wanted, the transcode ends at {found}")
+        raise _SampleLostError(
+            "short_transcode", f"frame {end} is wanted, the transcode ends at {found}"
+        )
     try:
         pixels_thwc = sample_pixels(frames_thwc, sample)
         latents_tchw = tokenizer.encode(pixels_thwc)
     except ValueError as error:
         raise StepFailed(f"sample {sample['sample_id']} of {sample['bucket']}: {error}") from error
     if fault := latent_fault(latents_tchw):
-        return _lost(*fault)
+        raise _SampleLostError(*fault)
     quantized = quantize(latents_tchw, dtype)
     data = encode_sample(
         Sample(
@@ -202,10 +234,6 @@ def _encode_one(
         "channels": channel_sums(read_tchw),
         "loss": None,
     }
-
-
-def _lost(reason: str, detail: str) -> dict[str, Any]:
-    return {"key": None, "loss": [reason, detail]}
 
 
 class _Source:

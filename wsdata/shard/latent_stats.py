@@ -19,6 +19,8 @@ MIN_JOB_SAMPLES = 16  # fewer may be of one odd clip, and are only shown
 MAX_MEAN_SHIFT = 4.0  # in standard deviations of the reference
 STD_RATIOS = (1e-3, 32.0)  # of the job's standard deviation to the reference's
 MIN_MEDIAN_PSNR_DB = 5.0  # plain grey frames score 6
+FAULT_REASONS = ("not_finite", "short_transcode")  # losses that speak against the job
+MAX_FAULT_SHARE = 0.2
 
 _PSNR_BIN_DB = 5
 
@@ -72,6 +74,24 @@ def check_job(group: str, tokenizer: Tokenizer, units: Sequence[Unit]) -> None:
             f"shard group {group}: latents of {len(units)} samples do not look like those of "
             f"{tokenizer.version}: {told}; allowed are {MAX_MEAN_SHIFT} and {low}..{high}"
         )
+
+
+def check_losses(group: str, num_samples: int, losses: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a job that lost too much to faults: something before it, or the model, is broken.
+
+    Raises:
+        StepFailed: More than MAX_FAULT_SHARE of at least MIN_JOB_SAMPLES are lost to faults.
+    """
+    faults = [loss for loss in losses if loss["reason"] in FAULT_REASONS]
+    if num_samples < MIN_JOB_SAMPLES or len(faults) <= MAX_FAULT_SHARE * num_samples:
+        return
+    counts = Counter(loss["reason"] for loss in faults)
+    raise StepFailed(
+        f"shard group {group}: {len(faults)} of {num_samples} samples are lost "
+        f"({', '.join(f'{reason}: {counts[reason]}' for reason in sorted(counts))}), such as "
+        f"{faults[0]['sample_id']} ({faults[0]['detail']}); up to {MAX_FAULT_SHARE:.0%} is "
+        "accepted: check the tokenizer's weights and the transcodes"
+    )
 
 
 def _against_reference(

@@ -1,5 +1,6 @@
 """The bytes of shards: an independent writer of the MDS layout gives the same ones."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -56,6 +57,38 @@ def oracle_split(sizes, size_limit, extra):
         current.append(index)
         filled += size + 4
     return [*shards, current] if current else shards
+
+
+# What MDSWriter of mosaicml-streaming 0.13.0 made of `golden_samples` with size_limit 1 << 20:
+# sha256 of its shard.00000.mds and of its index.json.
+LIBRARY_SHARD = "fc8bc6af35f2c676f3a46901feb8ed3455c74da605fadf389d1ddef01e69ad96"
+LIBRARY_INDEX = "ed5a9e0a3382aeca2fd93e906a9bb59bc93db48c1d3d33b0307028dedb3d5fed"
+
+
+def golden_samples():
+    """Five samples, the same on every machine."""
+    made = []
+    for index in range(5):
+        shape = (1 + index, 16, 2, 3)
+        data = hashlib.shake_256(bytes([index])).digest(int(np.prod(shape)))
+        made.append(
+            Sample(
+                sample_id=f"sample-{index}",
+                clip_id=f"clip-\u00e9-{index}",
+                dtype="fp8",
+                tokenizer_version="t-1",
+                codes_tchw=np.frombuffer(data, np.uint8).reshape(shape),
+                scale_c=np.arange(16, dtype=np.float32) / 8 + index,
+            )
+        )
+    return made
+
+
+def test_bytes_are_those_that_the_library_wrote():
+    shard, spans = pack_shard([encode_sample(sample) for sample in golden_samples()], 1 << 20)
+    assert hashlib.sha256(shard).hexdigest() == LIBRARY_SHARD
+    entry = {"basename": "shard.00000.mds", "size_bytes": len(shard), "num_samples": len(spans)}
+    assert hashlib.sha256(mds_index([entry], 1 << 20)).hexdigest() == LIBRARY_INDEX
 
 
 @st.composite

@@ -13,7 +13,7 @@ from wsdata.shard import latent_shards
 from wsdata.shard.analytic import AnalyticTokenizer
 from wsdata.shard.format import shard_spans
 from wsdata.shard.latent_shards import STEP
-from wsdata.shard.latent_stats import check_job
+from wsdata.shard.latent_stats import check_job, check_losses
 from wsdata.shard.latents import psnr_db
 from wsdata.shard.quantize import dequantize, quantize
 from wsdata.shard.reader import read_latents, read_sample
@@ -163,6 +163,27 @@ def test_crop_and_flip_are_cut_before_encoding(store):
         )
 
 
+def test_a_still_is_a_sample_of_one_frame(store):
+    import io
+
+    from PIL import Image
+
+    pixels = moving_gradient(1, HEIGHT, WIDTH, seed=5)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels[0]).save(buffer, format="PNG")
+    row = _sample(store, 1, moving_gradient(5, HEIGHT, WIDTH), num_frames=1)
+    store.put("derived/stills/1.png", buffer.getvalue())
+    row |= {
+        "transcode_key": "derived/stills/1.png",
+        "transcode_sha256": sha256_bytes(buffer.getvalue()),
+    }
+    _, rows = execute(STEP, _order(store, [row]), store)
+    (placement,) = rows["placements"].to_dicts()
+    assert placement["latent_shape_json"] == f"[1,16,{HEIGHT // 8},{WIDTH // 8}]"
+    expected = dequantize(*quantize(AnalyticTokenizer().encode(pixels), "fp8"), "fp8")
+    np.testing.assert_array_equal(read_latents(store, placement), expected)
+
+
 def test_a_rerun_after_a_lost_shard_puts_back_the_same_bytes_and_encodes_nothing(
     store, samples, monkeypatch
 ):
@@ -223,6 +244,9 @@ def test_latents_that_are_not_finite_or_flat_are_lost_with_the_reason(store, sam
     assert set(rows["placements"]["sample_id"]) == {row["sample_id"] for row in samples[1:]}
     assert report.metrics["num_lost"] == 2
     assert "not_finite" in report.display["latent_shards"]["losses"]["raw_value"]
+    monkeypatch.setattr(AnalyticTokenizer, "encode", encode)
+    _, again = execute(STEP, _order(store, [*samples, black]), store)
+    assert again["latent_losses"]["reason"].to_list() == ["flat"]
 
 
 def test_a_transcode_shorter_than_the_sample_is_a_loss(store):
@@ -276,6 +300,15 @@ def test_a_job_unlike_its_tokenizer_is_refused_with_numbers():
         check_job(GROUP, AnalyticTokenizer(), [{"psnr_db": 30.0, "channels": bad}] * 20)
     with pytest.raises(StepFailed, match="worse than plain grey"):
         check_job(GROUP, AnalyticTokenizer(), [{"psnr_db": 2.0, "channels": good}])
+
+
+def test_a_job_that_loses_too_much_to_faults_fails_and_flat_clips_do_not_count():
+    lost = [{"sample_id": f"s{i}", "reason": "not_finite", "detail": "d"} for i in range(5)]
+    check_losses(GROUP, 25, lost)
+    check_losses(GROUP, 5, lost)
+    check_losses(GROUP, 20, [{**loss, "reason": "flat"} for loss in lost])
+    with pytest.raises(StepFailed, match=r"5 of 20 samples are lost \(not_finite: 5\), such as s0"):
+        check_losses(GROUP, 20, lost)
 
 
 def test_the_step_is_done_until_a_shard_is_gone(tmp_path, store, samples):
