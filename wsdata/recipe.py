@@ -37,9 +37,9 @@ class Gates:
 class Tiers:
     """How scores become a tier. The quality value lies in [0, 1]; see `preprocess.funnel`."""
 
-    t0_min: float = 0.75
-    t1_min: float = 0.55
-    t2_min: float = 0.35
+    t0_min: float = 0.82
+    t1_min: float = 0.6
+    t2_min: float = 0.4
     motion_low: float = 0.0004  # mean flow, share of the frame's width per 1/24 s; below: static
     motion_high: float = 0.05  # above: too fast to see
     jitter_max: float = 0.01  # change of the mean flow, same unit; above: shaky
