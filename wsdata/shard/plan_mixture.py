@@ -15,7 +15,7 @@ from typing import Any
 from wsdata.errors import PlanError
 from wsdata.shard.plan_words import apportion, choose_period
 
-MAX_BUCKET_PERIOD = 65536  # the smallest share of steps that a bucket can have is about 1 / this
+MAX_BUCKET_PERIOD = 16384  # the smallest share of steps that a bucket can have is about 1 / this
 MAX_STREAM_PERIOD = 4096  # ... and that a stream can have of the draws of one bucket
 
 
