@@ -18,11 +18,11 @@ from wsdata.digest import digest
 from wsdata.recipe import Recipe, SemanticDedup
 
 READS = ("clip_embeddings", "gates", "match_pairs", "asset_quality")  # what centroids follow from
-ITERATIONS = 25
+ITERATIONS = 15
 MEMBERS_PER_CLUSTER = 100  # aimed at where the recipe leaves the number of clusters open
 MAX_CLUSTERS = 65_536
 NAMING_TAGS = 2  # tags that name a domain
-ASSIGN_BLOCK = 16_384  # clips assigned at a time; bounds memory
+ASSIGN_BLOCK = 4096  # clips assigned at a time; bounds memory
 
 
 def centroids_version_for(ledger: Ledger, recipe: Recipe) -> str:
@@ -105,21 +105,22 @@ def fit_centroids(embeddings: pl.DataFrame, settings: SemanticDedup, *, seed: in
     centroids = _kmeans(vectors, count_clusters(sample.height, settings.clusters), seed)
     nearest, _ = assign(vectors, centroids)
     tags = sample["tags_json"].to_list()
+    members = np.split(
+        np.argsort(nearest, kind="stable"),
+        np.bincount(nearest, minlength=len(centroids)).cumsum()[:-1],
+    )
     return pl.DataFrame(
         {
             "cluster": range(len(centroids)),
-            "vector": [row.astype(np.float32) for row in centroids],
+            "vector": list(centroids),
             "num_fitted": np.bincount(nearest, minlength=len(centroids)).astype(np.int64),
-            "domain": [
-                name_domain([tags[i] for i in np.flatnonzero(nearest == cluster)])
-                for cluster in range(len(centroids))
-            ],
+            "domain": [name_domain([tags[i] for i in rows]) for rows in members],
         },
         schema_overrides={"vector": pl.List(pl.Float32), "cluster": pl.Int64},
     )
 
 
-def _kmeans(vectors: NDArray[np.float64], num_clusters: int, seed: int) -> NDArray[np.float64]:
+def _kmeans(vectors: NDArray[np.float32], num_clusters: int, seed: int) -> NDArray[np.float32]:
     """Unit centroids (k, d), in the order of their first members."""
     import faiss
 
@@ -135,17 +136,17 @@ def _kmeans(vectors: NDArray[np.float64], num_clusters: int, seed: int) -> NDArr
             min_points_per_centroid=1,
             max_points_per_centroid=len(vectors),
         )
-        kmeans.train(np.ascontiguousarray(vectors, np.float32))
+        kmeans.train(np.ascontiguousarray(vectors))
     finally:
         faiss.omp_set_num_threads(threads)
     centroids = np.asarray(kmeans.centroids, np.float64)
     norms = np.linalg.norm(centroids, axis=1, keepdims=True)
     centroids = centroids / np.where(norms > 0, norms, 1.0)
-    return centroids.astype(np.float32).astype(np.float64)  # as they will be read back
+    return centroids.astype(np.float32)
 
 
 def assign(
-    vectors: NDArray[np.float64], centroids: NDArray[np.float64]
+    vectors: NDArray[np.float32], centroids: NDArray[np.float32]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Nearest centroid of each unit vector, ties to the lowest cluster, and its cosine."""
     clusters, values = [np.empty(0, np.int64)], [np.empty(0)]

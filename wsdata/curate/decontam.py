@@ -165,20 +165,25 @@ def _embedding_hits(
     return pl.concat(found)
 
 
-def unit_vectors(vectors: pl.Series) -> NDArray[np.float64]:
-    """Vectors as unit rows (n, d); a zero vector stays zero."""
-    rows = np.stack(vectors.to_list()).astype(np.float64)
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(norms > 0, norms, 1.0)
+def unit_vectors(vectors: pl.Series) -> NDArray[np.float32]:
+    """Vectors of one length as unit rows (n, d); a zero vector stays zero."""
+    if vectors.is_empty():
+        return np.empty((0, 0), np.float32)
+    rows = vectors.list.to_array(len(vectors[0])).to_numpy().astype(np.float32)
+    for start in range(0, len(rows), EMBEDDING_BLOCK):
+        block = rows[start : start + EMBEDDING_BLOCK].astype(np.float64)
+        norms = np.linalg.norm(block, axis=1, keepdims=True)
+        rows[start : start + EMBEDDING_BLOCK] = block / np.where(norms > 0, norms, 1.0)
+    return rows
 
 
-def cosines(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+def cosines(left: NDArray[np.floating], right: NDArray[np.floating]) -> NDArray[np.float64]:
     """Cosines of unit rows, (n, m), rounded to 6 decimals.
 
     Rounding makes comparisons free of the order in which a matrix product adds, so of its
     number of threads.
     """
-    return np.round(left @ right.T, 6)
+    return np.round(left.astype(np.float64) @ right.astype(np.float64).T, 6)
 
 
 def _near_vectors(ours: pl.DataFrame, theirs: pl.DataFrame, min_cosine: float) -> pl.DataFrame:

@@ -194,7 +194,7 @@ def _assignments(embeddings: pl.DataFrame, centroids: pl.DataFrame) -> pl.DataFr
         return tables.empty("cluster_assignments")
     nearest, similarity = assign(
         unit_vectors(embeddings["vector"]),
-        np.stack(centroids["vector"].to_list()).astype(np.float64),
+        unit_vectors(centroids["vector"]),
     )
     return embeddings.select("clip_id", "asset_id").with_columns(
         centroids["cluster"].gather(nearest).alias("cluster"), pl.Series("similarity", similarity)
