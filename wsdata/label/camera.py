@@ -195,7 +195,7 @@ def camera_motion(
 
     Args:
         pairs_hw: Luma pairs in [0, 255], in the order of the clip.
-        intervals_s: Seconds between the frames of each pair.
+        intervals_s: Seconds between the frames of each pair; pairs without any are passed over.
 
     Returns:
         One of LABELS: "none" without a pair; "static", hardly believed, where no pair has
@@ -204,6 +204,7 @@ def camera_motion(
     found = [
         pair_motion(first_hw, second_hw, interval_s)
         for (first_hw, second_hw), interval_s in zip(pairs_hw, intervals_s, strict=True)
+        if interval_s > 0
     ]
     motions = [motion for motion in found if motion is not None]
     if pairs_hw and not motions:

@@ -19,7 +19,11 @@ def kept_clips(run: StepRun) -> list[dict[str, Any]]:
         Rows of ``clips`` with ``provisional_tier``, ``pack_key`` and ``pack_sha256``.
     """
     gates = run.read("gates").filter("passed").select("clip_id", "provisional_tier")
-    packs = run.read("frame_packs").select("clip_id", pack_key="key", pack_sha256="sha256")
+    packs = (
+        run.read("frame_packs")
+        .drop_nulls("key")
+        .select("clip_id", pack_key="key", pack_sha256="sha256")
+    )
     clips = run.read("clips").join(gates, on="clip_id").join(packs, on="clip_id")
     return clips.sort("provisional_tier", "clip_id", nulls_last=True).to_dicts()
 

@@ -98,6 +98,12 @@ def test_a_still_has_no_camera_motion_and_a_blank_clip_a_hardly_believed_one():
     assert (found.label, found.confidence) == ("static", 0.1)
 
 
+def test_a_pair_without_time_between_its_frames_is_passed_over():
+    pairs, intervals_s = pairs_along([(2.0 * k, 0.0) for k in range(8)])
+    with_twin = camera_motion([*pairs, pairs[0]], [*intervals_s, 0.0])
+    assert with_twin == camera_motion(pairs, intervals_s)
+
+
 def test_a_picture_too_small_to_tell_from_says_nothing():
     tiny = np.zeros((16, 16), np.uint8)
     assert pair_motion(tiny, tiny, GAP_S) is None
