@@ -16,6 +16,7 @@ from typing import Any
 from wsdata.errors import WsdataError
 
 ORDER_FORMAT = 1
+PIPES = "DAGSTER_PIPES_CONTEXT"
 
 
 def run_stage(stage: str, step: str, path: Path) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def run_stage(stage: str, step: str, path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _pipes():  # noqa: ANN202
-    if "DAGSTER_PIPES_CONTEXT" not in os.environ:
+    if PIPES not in os.environ:
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
         yield None
         return
@@ -77,4 +78,5 @@ def stage(args):  # noqa: ANN001, ANN201
 
     die_with_parent()
     report = run_stage(args.stage, args.step, Path(args.order))
-    return Answer(report, [json.dumps(report)])
+    is_piped = PIPES in os.environ  # then the report went back as a message
+    return Answer(report, [] if is_piped else [json.dumps(report)])
