@@ -1,0 +1,312 @@
+"""The torch dataset: right bytes, one order at any world size, exact resumption, honest errors."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from wsdata.errors import CatalogError, CursorError, IntegrityError, PlanError
+from wsdata.loader.dataset import PlanDataset
+from wsdata.loader.prefetch import SampleReader, read_batches
+from wsdata.loader.version import open_version
+from wsdata.shard.plan_patch import apply_patch
+from wsdata.shard.plan_step import plan_key
+from wsdata.shard.publish import publish_dataset, read_dataset
+from wsdata.store import FolderStore
+from wsdata_tests.loader.published import latents_of, publish
+
+
+@pytest.fixture(scope="module")
+def version(tmp_path_factory):
+    store = FolderStore(tmp_path_factory.mktemp("version"))
+    index, _ = publish(store)
+    return store, index
+
+
+@pytest.fixture
+def own_version(tmp_path):
+    """A version of its own, for tests that damage it."""
+    store = FolderStore(tmp_path / "store")
+    index, _ = publish(store)
+    return store, index
+
+
+def dataset(store, **options):
+    return PlanDataset(**{"version": "v1", "store": store, "num_threads": 1, **options})
+
+
+def served(batches):
+    return [(b["step"], b["bucket"], b["sample_ids"], b["epochs"], b["captions"]) for b in batches]
+
+
+class WatchedStore:
+    """Passes reads on, and notes their keys."""
+
+    def __init__(self, store):
+        self._store = store
+        self.address = store.address
+        self.keys = []
+        self.ranges = []
+
+    def get(self, key):
+        self.keys.append(key)
+        return self._store.get(key)
+
+    def get_range(self, key, offset, length):
+        self.keys.append(key)
+        self.ranges.append((key, offset, length))
+        return self._store.get_range(key, offset, length)
+
+    def size(self, key):
+        self.keys.append(key)
+        return self._store.size(key)
+
+
+def test_batches_hold_what_the_plan_says_and_what_was_written(version):
+    store, index = version
+    read = list(dataset(store))
+    plan = open_version(store, "v1").plan
+    assert [batch["step"] for batch in read] == list(range(60))
+    for batch in read:
+        planned = plan.samples(batch["step"])
+        assert batch["bucket"] == plan.bucket(batch["step"])
+        assert batch["clip_ids"] == [sample.clip_id for sample in planned]
+        assert batch["streams"] == [sample.stream for sample in planned]
+        assert batch["epochs"] == [sample.epoch for sample in planned]
+        assert batch["latents"].dtype == torch.float32
+        for sample, latents in zip(planned, batch["latents"], strict=True):
+            shape = json.loads(index[sample.sample_id]["latent_shape_json"])
+            assert np.array_equal(latents.numpy(), latents_of(sample.sample_id, shape))
+        for sample, text, variant in zip(
+            planned, batch["captions"], batch["variants"], strict=True
+        ):
+            assert text == f"{variant} words on {sample.clip_id}"
+    variants = [variant for batch in read for variant in batch["variants"]]
+    assert 0.3 < variants.count("short") / len(variants) < 0.7
+
+
+def test_only_training_objects_are_read_and_nothing_from_the_environment(version, monkeypatch):
+    store = WatchedStore(version[0])
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "3")
+    assert len(list(dataset(store, num_steps=5))) == 5
+    assert {key.split("/")[0] for key in store.keys} == {"training"}
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_of_any_world_size_rebuild_the_global_batches(version, world_size):
+    store, _ = version
+    whole = list(dataset(store, num_steps=20))
+    ranks = [
+        list(dataset(store, num_steps=20, rank=rank, world_size=world_size))
+        for rank in range(world_size)
+    ]
+    for number, batch in enumerate(whole):
+        parts = [rank[number] for rank in ranks]
+        assert len({len(part["clip_ids"]) for part in parts}) == 1
+        for name in ("sample_ids", "clip_ids", "captions", "epochs"):
+            assert [item for part in parts for item in part[name]] == batch[name]
+        assert torch.equal(torch.cat([part["latents"] for part in parts]), batch["latents"])
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 4])
+def test_saved_at_every_step_each_resume_yields_the_tail(version, num_threads):
+    store, _ = version
+    options = {"num_steps": 12, "num_threads": num_threads}
+    first = dataset(store, **options)
+    states, whole = [first.state_dict()], []
+    for batch in first:
+        whole += served([batch])
+        states.append(json.loads(json.dumps(first.state_dict())))
+    for done, state in enumerate(states):
+        resumed = dataset(store, **options)
+        resumed.load_state_dict(state)
+        assert served(resumed) == whole[done:]
+        if done % 4 == 0:  # another world size goes on with the same global sequence
+            ranks = [dataset(store, rank=r, world_size=2, num_steps=12) for r in range(2)]
+            for rank in ranks:
+                rank.load_state_dict(state)
+            joined = [
+                (a[0], a[1], a[2] + b[2], a[3] + b[3], a[4] + b[4])
+                for a, b in zip(*(served(rank) for rank in ranks), strict=True)
+            ]
+            assert joined == whole[done:]
+
+
+def test_stopping_and_going_on_with_the_same_object_loses_and_repeats_nothing(version):
+    store, _ = version
+    one = dataset(store, num_steps=10, num_threads=2)
+    iterator = iter(one)
+    got = served([next(iterator) for _ in range(4)])
+    del iterator
+    got += served(one)
+    assert got == served(dataset(store, num_steps=10))
+
+
+def test_steps_start_where_told_and_go_past_the_plans_end_when_asked(version):
+    store, _ = version
+    assert [b["step"] for b in dataset(store, start_step=55)] == list(range(55, 60))
+    assert [b["step"] for b in dataset(store, start_step=58, num_steps=5)] == list(range(58, 63))
+    assert list(dataset(store, start_step=60)) == []
+
+
+def test_another_seed_is_another_order_and_its_cursor_is_refused(version):
+    store, _ = version
+    own, other = dataset(store), dataset(store, seed=99)
+    assert [b["bucket"] for b in own] == [b["bucket"] for b in other]
+    assert served(dataset(store)) != served(dataset(store, seed=99))
+    with pytest.raises(CursorError, match="belongs to plan"):
+        other.load_state_dict(own.state_dict())
+
+
+def test_torch_dataloader_passes_batches_through_and_workers_are_refused(version):
+    store, _ = version
+    plain = served(dataset(store, num_steps=3))
+    assert served(DataLoader(dataset(store, num_steps=3), batch_size=None)) == plain
+    with pytest.raises(ValueError, match="num_workers=0"):
+        list(DataLoader(dataset(store, num_steps=3), batch_size=None, num_workers=1))
+
+
+def test_impossible_arguments_say_so(version):
+    store, _ = version
+    with pytest.raises(PlanError, match=r"3 ranks does not divide.*one of \[1, 2, 4\]"):
+        dataset(store, world_size=3)
+    with pytest.raises(CatalogError, match="v9 is not published"):
+        dataset(store, version="v9")
+    with pytest.raises(ValueError, match="expected >= 0"):
+        dataset(store, start_step=-1)
+    with pytest.raises(ValueError, match="needs run"):
+        dataset(store, report_to=store)
+
+
+def test_flipped_byte_in_the_store_names_clip_shard_and_offset(own_version, tmp_path):
+    store, index = own_version
+    first = dataset(store).plan.samples(0)[0]
+    row = index[first.sample_id]
+    path = store.path_of(row["shard_key"])
+    data = bytearray(path.read_bytes())
+    data[row["offset"] + row["length"] // 2] ^= 1
+    path.write_bytes(bytes(data))
+    for cache_dir in (None, tmp_path / "cache"):
+        with pytest.raises(IntegrityError) as caught:
+            next(iter(dataset(store, cache_dir=cache_dir)))
+        for part in (first.clip_id, row["shard"], f"offset {row['offset']}"):
+            assert part in str(caught.value)
+
+
+def test_shard_cut_short_names_clip_shard_and_offset(own_version):
+    store, index = own_version
+    row = max(index.values(), key=lambda row: (row["shard_key"], row["offset"]))
+    path = store.path_of(row["shard_key"])
+    path.write_bytes(path.read_bytes()[: row["offset"] + 10])
+    with pytest.raises(IntegrityError, match=f"clip {row['clip_id']}.*ends before the sample"):
+        list(dataset(store))
+
+
+def test_rotten_cached_copy_is_healed_from_the_store(version, tmp_path):
+    store = WatchedStore(version[0])
+    expected = served(dataset(store, num_steps=6, cache_dir=tmp_path))
+    num_reads = len(store.ranges)
+    assert served(dataset(store, num_steps=6, cache_dir=tmp_path)) == expected
+    assert len(store.ranges) == num_reads  # all from the cache
+    kept = sorted(tmp_path.rglob("*.range"))
+    for path in kept:
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert served(dataset(store, num_steps=6, cache_dir=tmp_path)) == expected
+    assert len(store.ranges) == num_reads + len(kept)
+
+
+def test_store_is_byte_identical_after_reading_with_a_tiny_cache(version, tmp_path):
+    store, _ = version
+    before = {key: store.get(key) for key, _ in store.list("")}
+    list(dataset(store, cache_dir=tmp_path, cache_bytes=4000))
+    assert {key: store.get(key) for key, _ in store.list("")} == before
+
+
+def test_damaged_index_plan_or_pack_is_refused(own_version):
+    store, index = own_version
+    pointer = read_dataset(store, "v1")
+    pack_key = next(iter(index.values()))["caption_pack_key"]
+    for key, match in (
+        (pack_key, "caption pack"),
+        (pointer["plan_key"], "plan of dataset version v1"),
+        (pointer["index_key"], "index of dataset version v1"),
+    ):
+        path = store.path_of(key)
+        good = path.read_bytes()
+        if key == pointer["plan_key"]:
+            path.write_bytes(good.replace(b'"seed":11', b'"seed":12'))
+        else:
+            path.write_bytes(good + b"\0")
+        with pytest.raises(IntegrityError, match=match):
+            list(dataset(store))
+        path.write_bytes(good)
+
+
+def test_served_ranges_are_reported_by_rank_zero_alone(version, tmp_path):
+    store, _ = version
+    inbox = FolderStore(tmp_path)
+    for rank in (1, 0):
+        list(dataset(store, rank=rank, world_size=2, num_steps=7, report_to=inbox, run="r1"))
+    (key,) = [key for key, _ in inbox.list("inbox/served/")]
+    body = json.loads(inbox.get(key))
+    assert (body["run"], body["version"], body["first_step"], body["end_step"]) == (
+        "r1",
+        "v1",
+        0,
+        7,
+    )
+    assert body["plan_id"] == dataset(store).plan.plan_id
+
+
+def test_telemetry_counts_what_was_read(version, tmp_path):
+    store, _ = version
+    one = dataset(store, num_steps=10, cache_dir=tmp_path)
+    list(one)
+    report = one.telemetry_report(step_s=60.0)
+    assert report["num_batches"] == 10
+    assert report["num_samples"] == 40 == report["cache_hits"] + report["cache_misses"]
+    assert 0 < report["fetch_p50_s"] <= report["fetch_p99_s"] <= report["fetch_p999_s"]
+    assert report["is_too_slow"] is False
+
+
+def test_patched_version_swaps_in_at_a_step_boundary(own_version):
+    store, _ = own_version
+    running = dataset(store, num_steps=20)
+    head = []
+    for batch in running:
+        head += served([batch])
+        if batch["step"] == 7:
+            break
+    plan = running.plan
+    bad = sorted({sample.sample_id for sample in plan.samples(9)})[:2]
+    patched = apply_patch(plan, bad, 8)
+    store.put(plan_key(patched.plan_id), json.dumps(patched.to_json()).encode())
+    pointer = read_dataset(store, "v1")
+    kept = ("index_key", "index_sha256", "manifest_digest")
+    body = {name: pointer[name] for name in kept}
+    plan_fields = {"plan_key": plan_key(patched.plan_id), "plan_id": patched.plan_id}
+    publish_dataset(store, "v1.1", body | plan_fields)
+    swapped = dataset(store, version="v1.1", num_steps=20)
+    swapped.load_state_dict(running.state_dict())
+    tail = served(swapped)
+    unpatched = served(dataset(store, num_steps=20))
+    assert head == unpatched[:8]
+    assert [step[0] for step in tail] == list(range(8, 20))
+    for before, after in zip(unpatched[8:], tail, strict=True):
+        assert not set(after[2]) & set(bad)
+        for old, new in zip(before[2], after[2], strict=True):
+            assert old == new or old in bad
+
+
+def test_core_needs_no_torch_and_equals_it(version):
+    store, _ = version
+    opened = open_version(store, "v1")
+    core = read_batches(opened, SampleReader(store, opened), start_step=0, end_step=5)
+    for batch, through_torch in zip(core, dataset(store, num_steps=5), strict=True):
+        assert batch.sample_ids == through_torch["sample_ids"]
+        assert np.array_equal(batch.latents_btchw, through_torch["latents"].numpy())
+    with pytest.raises(ValueError, match="depth 0"):
+        list(read_batches(opened, SampleReader(store, opened), start_step=0, end_step=1, depth=0))
