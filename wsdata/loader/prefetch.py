@@ -23,7 +23,7 @@ from wsdata.loader.cache import NodeCache
 from wsdata.loader.order import RankStep, choose_variant, walk
 from wsdata.loader.telemetry import Telemetry
 from wsdata.loader.version import OpenVersion
-from wsdata.shard.captions import captions_of, read_pack
+from wsdata.shard.packs import captions_of, read_pack
 from wsdata.shard.plan import PlannedSample
 from wsdata.shard.quantize import dequantize
 from wsdata.shard.reader import parse_sample, read_sample, sample_digest

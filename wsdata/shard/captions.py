@@ -4,7 +4,6 @@ One pack per (shard, caption version), so that a new captioner never rewrites a 
 captions belongs to `label`; which pack a dataset version uses, to `index`.
 """
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +14,8 @@ from wsdata.digest import sha256_bytes, short_digest
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe
 from wsdata.shard.latent_stats import markdown_table
+from wsdata.shard.packs import CAPTION_PREFIX, build_pack, pack_key
 
-CAPTION_PREFIX = "caption_"
 NO_CAPTIONS = "none"  # caption version of a pack without a caption
 
 
@@ -45,11 +44,6 @@ STEP = Step(
         "version, aligned to the shard's rows."
     ),
 )
-
-
-def pack_key(sha256: str) -> str:
-    """Object key of a caption pack by the sha256 of its bytes."""
-    return f"training/packs/{sha256[:2]}/{sha256}.parquet"
 
 
 def run(run: StepRun) -> StepResult:
@@ -106,52 +100,12 @@ def choose_captions(captions: pl.DataFrame, variants: Sequence[str]) -> pl.DataF
     )
 
 
-def build_pack(rows: pl.DataFrame, captions: pl.DataFrame, variants: Sequence[str]) -> pl.DataFrame:
-    """Build one pack.
-
-    Args:
-        rows: Of one shard: ``row, sample_id, clip_id``.
-        captions: What `choose_captions` returns.
-        variants: Each becomes a column ``caption_<variant>``, null where there is none.
-
-    Returns:
-        One row for each of the shard's, in its order. ``text_embedding`` is null until an engine
-        for it has run.
-    """
-    pack = rows.select("row", "sample_id", "clip_id").sort("row")
-    versions = captions.group_by("clip_id").agg(
-        pl.col("captioner_version").unique().sort().str.join("+")
-    )
-    pack = pack.join(versions, on="clip_id", how="left", maintain_order="left")
-    for variant in variants:
-        texts = captions.filter(pl.col("variant") == variant).select(
-            "clip_id", pl.col("text").alias(f"{CAPTION_PREFIX}{variant}")
-        )
-        pack = pack.join(texts, on="clip_id", how="left", maintain_order="left")
-    return pack.with_columns(pl.lit(None, dtype=tables.VECTOR).alias("text_embedding"))
-
-
 def caption_version(captions: pl.DataFrame) -> str:
     """Name the captioner of a pack's captions; one name for several, and one for none."""
     found = sorted(captions["captioner_version"].unique())
     if len(found) > 1:
         return f"mixed-{short_digest(found)}"
     return found[0] if found else NO_CAPTIONS
-
-
-def read_pack(data: bytes) -> pl.DataFrame:
-    """Read a caption pack, in the order of its shard's rows."""
-    return pl.read_parquet(io.BytesIO(data)).sort("row")
-
-
-def captions_of(pack: pl.DataFrame, row: int) -> dict[str, str]:
-    """Captions of one row of a shard, by variant; variants without one are absent."""
-    record = pack.row(row, named=True)
-    return {
-        name.removeprefix(CAPTION_PREFIX): text
-        for name, text in record.items()
-        if name.startswith(CAPTION_PREFIX) and text is not None
-    }
 
 
 def _counts(pack: pl.DataFrame, variants: Sequence[str]) -> list[int]:

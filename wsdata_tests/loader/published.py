@@ -8,9 +8,9 @@ import polars as pl
 from wsdata import tables
 from wsdata.digest import sha256_bytes
 from wsdata.ids import make_clip_id, make_sample_id
-from wsdata.shard.captions import build_pack, pack_key
 from wsdata.shard.format import Sample, encode_sample
 from wsdata.shard.latents import latent_shape
+from wsdata.shard.packs import build_pack, pack_key
 from wsdata.shard.plan_step import STEP as PLAN_STEP
 from wsdata.shard.quantize import dequantize, quantize
 from wsdata.shard.writer import write_shard

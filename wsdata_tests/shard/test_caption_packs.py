@@ -7,7 +7,8 @@ from wsdata import tables
 from wsdata.digest import sha256_bytes
 from wsdata.recipe import Captions, Recipe
 from wsdata.shard import captions as caption_packs
-from wsdata.shard.captions import STEP, captions_of, choose_captions, read_pack
+from wsdata.shard.captions import STEP, choose_captions
+from wsdata.shard.packs import captions_of, read_pack
 from wsdata.store import FolderStore
 from wsdata_tests.shard.shard_support import execute, order_of, put_rows
 
