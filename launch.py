@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,6 +173,7 @@ def main(arguments: Sequence[str]) -> int:
     from wsdata.errors import WsdataError
 
     args = build_parser().parse_args(arguments)
+    warnings.filterwarnings("ignore", message=".*currently in (preview|beta)")
     started_s = time.monotonic()
     try:
         return args.function(args)

@@ -6,7 +6,6 @@ import dagster as dg
 
 from assets.building import Shown, step_assets
 from assets.checking import promise
-from wsdata.label.qc import caption_faults
 from wsdata.observability import checks as promises
 from wsdata.steps import STEPS
 
@@ -54,8 +53,8 @@ checks: list[dg.AssetChecksDefinition] = [
         STEPS["label/label_qc"],
         "label_qc",
         "captions_sound",
-        lambda rows: caption_faults(rows.to_dicts()),
-        ("label_qc",),
+        promises.caption_faults,
+        ("captions", "label_qc"),
         is_blocking=False,
         description="Captions are neither broken, repetitive nor all alike.",
     ),

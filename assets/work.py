@@ -116,7 +116,7 @@ def materialize(
     is_unchanged = report is not None
     if report is None:
         report = _do(context, step, order, bench, pools)
-        bench.ledger.commit(order, report, run_id=context.run_id)
+        bench.ledger.commit(order, report, run_id=context.run.run_id)
     # Where another worker's result came first, that one is live.
     live = {
         table: (bench.ledger.live(table, partition, version=ref.version) or [ref])[0]

@@ -97,7 +97,7 @@ def worker_environment(environment: "os._Environ[str] | dict[str, str]") -> dict
 def run_group(command: Sequence[str], *, env: dict[str, str], grace_s: float) -> WorkerExit:
     """Run a command in a session of its own, and leave nothing of its group behind.
 
-    Its output is passed on to this process's standard error. Whatever interrupts the wait ends
+    Its standard error is passed on to this process's own. Whatever interrupts the wait ends
     the whole group: SIGINT, then SIGKILL after `grace_s`.
     """
     process = subprocess.Popen(  # noqa: S603
@@ -105,8 +105,8 @@ def run_group(command: Sequence[str], *, env: dict[str, str], grace_s: float) ->
         env=env,
         start_new_session=True,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stdout=subprocess.DEVNULL,  # a worker's report comes over Pipes
+        stderr=subprocess.PIPE,
     )
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     reader = threading.Thread(target=_pass_on, args=(process, tail), daemon=True)
@@ -126,8 +126,8 @@ def run_group(command: Sequence[str], *, env: dict[str, str], grace_s: float) ->
 
 
 def _pass_on(process: subprocess.Popen[bytes], tail: deque[str]) -> None:
-    assert process.stdout is not None  # noqa: S101
-    for line in process.stdout:
+    assert process.stderr is not None  # noqa: S101
+    for line in process.stderr:
         tail.append(line.decode(errors="replace"))
         with contextlib.suppress(OSError):
             os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line)

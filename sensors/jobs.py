@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from assets import partitions
 from assets.building import step_keys
 from wsdata.orders import Step
 from wsdata.steps import STEPS
@@ -111,7 +110,6 @@ def build_job(spec: JobSpec, steps: Mapping[str, Step]):  # noqa: ANN201
     return dg.define_asset_job(
         spec.name,
         dg.AssetSelection.assets(*keys),
-        partitions_def=partitions.BY_KIND[spec.partition],
         description=spec.description,
     )
 

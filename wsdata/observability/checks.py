@@ -10,6 +10,8 @@ from typing import Any
 
 import polars as pl
 
+from wsdata.label.qc import caption_faults as verdict_on_captions
+
 MAX_QUARANTINED_SHARE = 0.1
 MAX_STOPPED_SHARE = 0.9
 MIN_ASSETS_TO_JUDGE = 20  # a share of fewer says nothing
@@ -133,6 +135,13 @@ def vector_faults(embeddings: pl.DataFrame) -> list[str]:
         (pl.col("vector").list.eval(pl.element().cast(pl.Float64) ** 2).list.sum() - 1).abs() > 1e-3
     )
     return [f"{off.height} vectors are not of unit length"] if off.height else []
+
+
+def caption_faults(captions: pl.DataFrame, qc: pl.DataFrame) -> list[str]:
+    """Captions are neither broken, repetitive nor all alike, and say what is seen."""
+    agreement = qc.select("clip_id", "variant", "captioner_version", "agreement")
+    keys = ["clip_id", "variant", "captioner_version"]
+    return verdict_on_captions(captions.join(agreement, on=keys, how="left").to_dicts())
 
 
 # curate ------------------------------------------------------------------------------------------
