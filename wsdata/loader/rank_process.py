@@ -6,6 +6,7 @@ wants to see a rank at work without a training loop. By default it uses the core
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,6 +108,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Deliver steps [start, end), one line and one saved cursor for each."""
     args = parse_args()
+    parent = os.getppid()  # whoever started this; without it there is nobody left to kill it
     cursor = None
     if args.cursor is not None and args.cursor.is_file():
         cursor = json.loads(args.cursor.read_text())
@@ -117,8 +119,8 @@ def main() -> None:
             out.flush()
             if args.cursor is not None:
                 _save(args.cursor, batch["cursor"])
-            while args.hold_after == batch["step"]:
-                time.sleep(1)
+            while args.hold_after == batch["step"] and os.getppid() == parent:
+                time.sleep(0.2)
 
 
 if __name__ == "__main__":
