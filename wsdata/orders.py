@@ -75,6 +75,8 @@ class Step:
         pool: Compute pool, or None for a step cheap enough for the orchestrator's process.
         params_of: What of the recipe can change the output.
         settings_of: What of the deployment the worker needs; never in the digest.
+        version_of: What of the recipe names another version of the rows, beside the code's: a
+            second engine's rows are appended, and both stay live.
     """
 
     stage: str
@@ -88,6 +90,7 @@ class Step:
     pool: str | None = None
     params_of: Callable[[Recipe], dict[str, Any]] | None = None
     settings_of: Callable[[Deployment, Recipe], dict[str, Any]] | None = None
+    version_of: Callable[[Recipe], str] | None = None
     description: str = ""
 
     @property
@@ -265,7 +268,9 @@ def build_order(
         stage=step.stage,
         step=step.name,
         partition=partition,
-        code_version=step.code_version,
+        code_version=".".join(
+            [step.code_version, *([step.version_of(recipe)] if step.version_of else [])]
+        ),
         params={**(step.params_of(recipe) if step.params_of else {}), **(extra_params or {})},
         inputs=inputs,
         context=context,

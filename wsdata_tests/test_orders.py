@@ -210,3 +210,20 @@ def test_facts_have_a_present_view(deployment):
     ledger.state([Fact(kind="pin", subject="v1", body={"withdrawn": True})], step="t")
     assert ledger.present("pin") == {}
     assert ledger.present("pin", as_of=seq) == {"v1": {"a": 2}}
+
+
+def test_a_second_engine_appends_its_rows(deployment):
+    import dataclasses
+
+    ledger, store = deployment.open_ledger(), deployment.open_store()
+    versioned = dataclasses.replace(SOURCE, version_of=lambda recipe: recipe.name)
+    for name in ("one", "two"):
+        order = build_order(
+            versioned, DROP, ledger=ledger, deployment=deployment, recipe=Recipe(name=name)
+        )
+        ledger.commit(order, execute(order, versioned.function, store))
+        assert finished(order, ledger, store)
+    assert [ref.version for ref in ledger.versions("label_qc", DROP)] == ["1.one", "1.two"]
+    assert [ref.version for ref in ledger.live("label_qc", DROP)] == ["1.two"]
+    pinned = ledger.live("label_qc", DROP, version="1.one")
+    assert len(pinned) == 1

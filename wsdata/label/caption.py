@@ -224,6 +224,9 @@ STEP = Step(
     pool="vlm",
     params_of=_params,
     settings_of=_settings,
+    version_of=lambda recipe: "-".join(
+        part.replace("/", "_") for part in (recipe.captions.engine, recipe.captions.model) if part
+    ),
     description=(
         "Dense and short captions of every clip that passed the gates, best tier first, by the "
         "engine that the recipe names; each row says which captioner wrote it."

@@ -36,6 +36,7 @@ _KEPT_PREFIXES = {
     "training/plans/": "step plan",
     "training/index/": "dataset index",
     "training/packs/": "caption pack",
+    "derived/captions/": "contact sheet",
     "inbox/": "reports of trainers",
     "mirror/": "logs of the engine mirror",
 }
