@@ -124,6 +124,7 @@ class StepPlan:
         phases: Sequence[Mapping[str, Any]],
         streams: Mapping[str, Mapping[str, Any]],
         samples: Mapping[str, Any],
+        lost: Mapping[str, int] | None = None,
     ) -> "StepPlan":
         """Compile the plan of a dataset version.
 
@@ -133,6 +134,8 @@ class StepPlan:
             phases: The recipe's phases, as plain dicts, in the order of training.
             streams: The recipe's streams, as plain dicts.
             samples: The recipe's ``samples`` section, as a plain dict.
+            lost: Samples of each bucket that were in the manifest but could not be encoded: a
+                bucket that is short because of them is left out instead of refused.
 
         Raises:
             PlanError: There is no phase or an empty one, a bucket cannot fill a global batch, a
@@ -155,6 +158,7 @@ class StepPlan:
                 streams=streams,
                 samples=samples,
                 epochs_left=epochs_left,
+                lost=lost or {},
             )
             mixes.append(mix)
             for stream in epochs_left:

@@ -7,7 +7,7 @@ until it is apportioned into the integer counts of a periodic word. Which step g
 belongs to `plan`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
@@ -58,7 +58,8 @@ class PhaseMix:
     """One phase: its steps, its buckets, and the share of tokens due to each stream.
 
     `due` holds exact fractions as text. `absent` streams have a weight but no admitted sample;
-    `capped` streams got less than their weight, because of `max_epochs`.
+    `capped` streams got less than their weight, because of `max_epochs`; `short` buckets lost so
+    many samples in encoding that they cannot fill a global batch, and are left out.
     """
 
     name: str
@@ -67,6 +68,7 @@ class PhaseMix:
     due: dict[str, str]
     absent: tuple[str, ...]
     capped: tuple[str, ...]
+    short: tuple[str, ...]
 
 
 def pool_from_json(data: Mapping[str, Any]) -> Pool:
@@ -85,7 +87,8 @@ def mix_from_json(data: Mapping[str, Any]) -> PhaseMix:
     """Read what `mix_to_json` wrote."""
     body = dict(data)
     body["buckets"] = tuple(_bucket_from_json(item) for item in body["buckets"])
-    body["absent"], body["capped"] = tuple(body["absent"]), tuple(body["capped"])
+    for name in ("absent", "capped", "short"):
+        body[name] = tuple(body[name])
     return PhaseMix(**body)
 
 
@@ -112,6 +115,7 @@ def mix_phase(
     streams: Mapping[str, Mapping[str, Any]],
     samples: Mapping[str, Any],
     epochs_left: Mapping[str, Fraction],
+    lost: Mapping[str, int],
 ) -> tuple[PhaseMix, dict[str, Fraction]]:
     """Turn a phase's weights into integer counts.
 
@@ -121,6 +125,7 @@ def mix_phase(
         streams: The recipe's streams, as plain dicts.
         samples: The recipe's ``samples`` section, as a plain dict.
         epochs_left: For each stream with a cap, what earlier phases have left of it.
+        lost: Samples of each bucket that the manifest has and the index lost.
 
     Returns:
         The phase's mix, and how many epochs of each stream's admitted samples it takes.
@@ -131,19 +136,24 @@ def mix_phase(
     """
     name = str(phase["name"])
     weights = _weights(phase, streams)
+    short = _short_buckets(name, pools.values(), samples, lost)
     by_stream = {
-        stream: {i: pool for i, pool in pools.items() if pool.stream == stream}
+        stream: {
+            i: pool
+            for i, pool in pools.items()
+            if pool.stream == stream and pool.bucket not in short
+        }
         for stream in weights
     }
     absent = tuple(sorted(stream for stream, found in by_stream.items() if not found))
     by_stream = {stream: found for stream, found in by_stream.items() if found}
     if not by_stream:
+        left_out = f" (left out after losses: {', '.join(short)})" if short else ""
         raise PlanError(
             f"phase {name!r} is empty: no sample of streams {sorted(weights)} is in rungs "
-            f"{sorted(phase['rungs'])} and tiers {sorted(phase['tiers'])}: admit more rungs or "
-            "tiers, weigh other streams, or remove the phase from the recipe"
+            f"{sorted(phase['rungs'])} and tiers {sorted(phase['tiers'])}{left_out}: admit more "
+            "rungs or tiers, weigh other streams, or remove the phase from the recipe"
         )
-    _check_batches_fill(name, by_stream, samples)
     rates, capped, epochs = _stream_rates(
         name, int(phase["steps"]), by_stream, weights, samples, epochs_left
     )
@@ -159,6 +169,7 @@ def mix_phase(
         due={stream: str(share / total) for stream, share in sorted(due.items())},
         absent=absent,
         capped=capped,
+        short=short,
     )
     return mix, epochs
 
@@ -178,28 +189,30 @@ def _weights(
     return {stream: weight for stream, weight in sorted(weights.items()) if weight > 0}
 
 
-def _check_batches_fill(
-    name: str, by_stream: Mapping[str, Mapping[int, Pool]], samples: Mapping[str, Any]
-) -> None:
+def _short_buckets(
+    name: str, pools: Iterable[Pool], samples: Mapping[str, Any], lost: Mapping[str, int]
+) -> tuple[str, ...]:
+    """Buckets that losses left too small; one that never could fill a batch is refused."""
     held: dict[str, int] = {}
-    for found in by_stream.values():
-        for pool in found.values():
-            held[pool.bucket] = held.get(pool.bucket, 0) + pool.num_samples
+    for pool in pools:
+        held[pool.bucket] = held.get(pool.bucket, 0) + pool.num_samples
     short = {
         bucket: (count, batch_size_of(bucket, samples))
         for bucket, count in sorted(held.items())
         if count < batch_size_of(bucket, samples)
     }
-    if short:
-        listed = "; ".join(
-            f"bucket {bucket} has {count} samples, fewer than one global batch of {batch}"
-            for bucket, (count, batch) in short.items()
-        )
+    refused = [
+        f"bucket {bucket} has {count} samples, fewer than one global batch of {batch}"
+        for bucket, (count, batch) in short.items()
+        if count + lost.get(bucket, 0) < batch
+    ]
+    if refused:
         raise PlanError(
-            f"phase {name!r}: {listed}: let the cut hand them down (samples.hand_down, "
-            "samples.min_bucket_samples), lower samples.batch_of_bucket for them, or admit more "
-            "tiers in this phase"
+            f"phase {name!r}: {'; '.join(refused)}: let the cut hand them down "
+            "(samples.hand_down, samples.min_bucket_samples), lower samples.batch_of_bucket for "
+            "them, or admit more tiers in this phase"
         )
+    return tuple(short)
 
 
 def _stream_rates(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from wsdata.curate.manifest import manifest_digest
 from wsdata.digest import canonical_json, digest
 from wsdata.errors import StepFailed
 from wsdata.orders import Input, Step, StepResult, StepRun
@@ -58,15 +59,16 @@ def run(run: StepRun) -> StepResult:
         PlanError: The recipe's mixture cannot be planned over what the index holds.
         StepFailed: The plan breaks one of its promises.
     """
-    index = run.read("dataset_index")
-    plan = StepPlan.compile(index, **run.params)
+    index, manifest = run.read("dataset_index"), run.read("manifests")
+    gone = manifest.join(index, on="sample_id", how="anti")["bucket"].value_counts()
+    plan = StepPlan.compile(index, **run.params, lost=dict(gone.rows()))
     proof = prove_plan(plan)
     if failed := sorted(name for name, check in proof["checks"].items() if not check["passed"]):
         raise StepFailed(
             f"step plan {plan.plan_id[:12]} of {run.order.partition} breaks {failed}: "
             f"{canonical_json({name: proof['checks'][name] for name in failed})}"
         )
-    keys = _publish(run, plan)
+    keys = _publish(run, plan, manifest_digest(manifest))
     row = {
         "plan_id": plan.plan_id,
         **keys,
@@ -82,9 +84,9 @@ def run(run: StepRun) -> StepResult:
     )
 
 
-def _publish(run: StepRun, plan: StepPlan) -> dict[str, str]:
+def _publish(run: StepRun, plan: StepPlan, digest_of_manifest: str) -> dict[str, str]:
     """Put plan, index and pointer where a trainer finds them; the pointer goes last."""
-    (index_ref,), (manifest_ref,) = run.order.inputs["dataset_index"], run.order.inputs["manifests"]
+    (index_ref,) = run.order.inputs["dataset_index"]
     keys = {"key": plan_key(plan.plan_id), "index_key": index_key(index_ref.sha256)}
     run.store.put(keys["key"], canonical_json(plan.to_json()).encode())
     if run.store.size(keys["index_key"]) is None:
@@ -92,7 +94,7 @@ def _publish(run: StepRun, plan: StepPlan) -> dict[str, str]:
     body = {
         "index_key": keys["index_key"],
         "index_sha256": index_ref.sha256,
-        "manifest_digest": manifest_ref.sha256,
+        "manifest_digest": digest_of_manifest,
         "plan_key": keys["key"],
         "plan_id": plan.plan_id,
     }
@@ -229,6 +231,7 @@ def _phase_report(plan: StepPlan, number: int) -> dict[str, Any]:
         },
         "absent_streams": list(phase.absent),
         "capped_streams": list(phase.capped),
+        "short_buckets": list(phase.short),
     }
 
 
@@ -246,6 +249,9 @@ def _display(plan: StepPlan, proof: dict[str, Any]) -> dict[str, Any]:
         buckets += [
             f"| {name} | {bucket} | {share:.1%} | {plan.batch_sizes[bucket]} |"
             for bucket, share in phase["step_shares"].items()
+        ]
+        buckets += [
+            f"| {name} | {b} | left out: too few encoded | |" for b in phase["short_buckets"]
         ]
     return {
         "plan": {"type": "text", "raw_value": plan.plan_id},

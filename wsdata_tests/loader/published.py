@@ -78,12 +78,21 @@ def _quantized(sample_id, shape):
     return quantize(np.random.default_rng(seed).normal(size=shape).astype(np.float32), "fp8")
 
 
-def publish(store, version="v1", *, params=PARAMS, rows=None):
+def publish(store, version="v1", *, params=PARAMS, rows=None, lost=0):
     """Write shards, packs and index of some samples, plan them, and publish the version.
 
-    Returns the rows of the dataset index, by sample id.
+    Args:
+        store: Where to.
+        version: Its name.
+        params: Of the plan's step.
+        rows: What `sample_rows` makes.
+        lost: How many of the samples that sort first by bucket have no latents, images first.
+
+    Returns the rows of the dataset index, by sample id, and the report of the plan's step.
     """
     rows = sample_rows() if rows is None else rows
+    wanted = sorted(rows, key=lambda row: (row["stream"], row["sample_id"]))
+    rows = wanted[lost:]
     placed = []
     for bucket in sorted({row["bucket"] for row in rows}):
         mine = {row["sample_id"]: row for row in rows if row["bucket"] == bucket}
@@ -92,7 +101,7 @@ def publish(store, version="v1", *, params=PARAMS, rows=None):
     manifest = put_rows(
         store,
         "manifests",
-        [{name: row[name] for name in ("sample_id", "clip_id", "source")} for row in rows],
+        [{name: row[name] for name in ("sample_id", "clip_id", "bucket")} for row in wanted],
         version,
     )
     inputs = {"dataset_index": [index], "manifests": [manifest]}

@@ -247,3 +247,19 @@ def test_sequence_from_any_step_is_the_tail_of_the_whole():
     for start in (0, 3, 7, 11):
         fresh = StepPlan.from_json(plan.to_json(), plan.index)
         assert [fresh.samples(step) for step in range(start, 12)] == whole[start:]
+
+
+def test_bucket_that_losses_left_short_is_left_out_and_named():
+    rows = make_rows({("video", VIDEO_33, "T0"): 10, ("video", VIDEO_65, "T0"): 3})
+    arguments = {
+        "seed": 0,
+        "phases": [make_phase()],
+        "streams": {"video": {}},
+        "samples": {"global_batch": 4},
+    }
+    plan = StepPlan.compile(frame(rows), **arguments, lost={VIDEO_65: 1})
+    assert plan.phases[0].short == (VIDEO_65,)
+    assert {plan.bucket(step) for step in range(40)} == {VIDEO_33}
+    assert StepPlan.from_json(plan.to_json(), frame(rows)).plan_id == plan.plan_id
+    with pytest.raises(PlanError, match="left out after losses: 512p/896x512/65"):
+        StepPlan.compile(frame(rows[10:]), **arguments, lost={VIDEO_65: 1})

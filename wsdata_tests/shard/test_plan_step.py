@@ -75,3 +75,15 @@ def test_params_are_the_recipe_sections_that_decide_the_plan(tmp_path):
     report = publish(store)[1]
     same = publish(FolderStore(tmp_path / "other"), params=params)[1]
     assert same.objects["step_plans"].sha256 == report.objects["step_plans"].sha256
+
+
+def test_samples_lost_in_encoding_do_not_stop_the_plan(tmp_path):
+    store = FolderStore(tmp_path)
+    index, _ = publish(store, lost=6)  # of 8 images
+    pointer = read_dataset(store, "v1")
+    plan = StepPlan.from_json(
+        json.loads(store.get(pointer["plan_key"])), pl.DataFrame(list(index.values()))
+    )
+    (phase,) = plan.phases
+    assert phase.short == ("256p/64x32/1",)
+    assert phase.absent == ("image",)
