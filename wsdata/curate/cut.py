@@ -22,12 +22,15 @@ from wsdata.curate.mixture import assign_streams
 from wsdata.curate.rights import check_as_of_date, judge_rights
 from wsdata.curate.samples import Sample, cut_samples, sample_rows
 from wsdata.curate.tiers import check_phases, phases_of_sample
+from wsdata.curate.withheld import withheld_clips
 from wsdata.errors import NotReady
 from wsdata.ids import make_shard_group
+from wsdata.ingest.neardup import canonical_copies
 from wsdata.preprocess.funnel import evaluate_gates
 from wsdata.recipe import Recipe
 
 Rows = Mapping[str, pl.DataFrame]  # by partition
+SAME_SAMPLE = ["sample_id", "bucket", "transcode_sha256"]  # as the index reuses placements by
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,12 +144,12 @@ def _leave_out_sources(
 ) -> None:
     pairs = unify_rows("match_pairs", read["match_pairs"])
     quality = unify_rows("asset_quality", read["asset_quality"])
-    decoded = remaining.clips.select("asset_id").unique()
+    groups = canonical_copies(pairs, quality, remaining.clips["asset_id"].unique())
+    remaining.leave_out("tombstoned", lambda c: withheld_clips(c, groups, pairs, tombstones))
     remaining.leave_out("gated", losses.gated)
     remaining.leave_out(
-        "near_duplicate", lambda c: losses.near_duplicates(c, pairs, quality, decoded)
+        "near_duplicate", lambda c: losses.near_duplicates(c, groups, pairs, quality)
     )
-    remaining.leave_out("tombstoned", lambda c: losses.tombstoned(c, tombstones))
     remaining.leave_out("refused_rights", losses.refused_rights)
     remaining.leave_out("purged", lambda c: losses.purged(c, hits))
 
@@ -361,7 +364,7 @@ def assign_shards(
     usable = placements.filter(pl.col("latent_dtype") == recipe.tokenizer.dtype)
     if tokenizer_version:
         usable = usable.filter(pl.col("tokenizer_version") == tokenizer_version)
-    fresh = manifest.join(usable, on=["sample_id", "bucket"], how="anti")
+    fresh = manifest.join(usable, on=SAME_SAMPLE, how="anti")
     num_groups = -(-fresh.height // recipe.shards.samples_per_group)
     groups = [
         make_shard_group(version, hash_rank(clip, recipe.seed) % num_groups)

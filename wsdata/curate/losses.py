@@ -5,17 +5,14 @@ clips that are left; what follows from samples (remainders, small buckets) is ad
 `manifest`. Facts and rows come from outside: nothing here reads a store or a clock.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import polars as pl
 
-from wsdata.ingest.neardup import group_near_duplicates
-
 REASONS = (
+    "tombstoned",
     "gated",
     "near_duplicate",
-    "tombstoned",
     "refused_rights",
     "purged",
     "semantic_duplicate",
@@ -69,27 +66,22 @@ def gated(clips: pl.DataFrame) -> Lost:
 
 def near_duplicates(
     clips: pl.DataFrame,
+    groups: pl.DataFrame,
     match_pairs: pl.DataFrame,
     asset_quality: pl.DataFrame,
-    assets: pl.DataFrame,
 ) -> Lost:
     """Clips of raw assets that are copies of a better one, and clips that a span covers.
 
-    Only raw assets of `assets`, those with a clip, take part: one that did not decode never
-    stands for others. One whose clips were stopped does: its copies were never labelled where
-    they came later, and order of arrival must not matter.
+    `groups` as `neardup.canonical_copies` returns: a raw asset without clips never stands for
+    others. One whose clips were stopped does: its copies were never labelled where they came
+    later, and order of arrival must not matter.
     """
-    pairs = match_pairs.join(assets, left_on="asset_a", right_on="asset_id", how="semi").join(
-        assets, left_on="asset_b", right_on="asset_id", how="semi"
-    )
-    quality = asset_quality.join(assets, on="asset_id", how="semi")
-    groups = group_near_duplicates(pairs, quality)
     copies = groups.filter(pl.col("asset_id") != pl.col("canonical_id"))
     whole = clips.join(copies, on="asset_id", how="inner").select(
         "clip_id", pl.format("copy of {}", pl.col("canonical_id").str.slice(0, 24)).alias("detail")
     )
     left = clips.join(whole, on="clip_id", how="anti")
-    return pl.concat([whole, _covered_by_spans(left, pairs, quality)])
+    return pl.concat([whole, _covered_by_spans(left, match_pairs, asset_quality)])
 
 
 def _covered_by_spans(clips: pl.DataFrame, pairs: pl.DataFrame, quality: pl.DataFrame) -> Lost:
@@ -125,32 +117,6 @@ def _covered_by_spans(clips: pl.DataFrame, pairs: pl.DataFrame, quality: pl.Data
     )
 
 
-def tombstoned(clips: pl.DataFrame, tombstones: Mapping[str, Mapping[str, Any]]) -> Lost:
-    """Clips of tombstoned raw assets: all, or those that the tombstone lists."""
-    rows = [
-        (asset, clip, str(body.get("request_id", "")))
-        for asset, body in sorted(tombstones.items())
-        for clip in (body.get("clips") or [None])
-    ]
-    stones = pl.DataFrame(
-        rows,
-        schema={"asset_id": pl.String, "named_clip": pl.String, "request": pl.String},
-        orient="row",
-    )
-    return (
-        clips.join(stones, on="asset_id", how="inner")
-        .filter(pl.col("named_clip").is_null() | (pl.col("named_clip") == pl.col("clip_id")))
-        .unique(subset="clip_id", keep="first", maintain_order=True)
-        .select(
-            "clip_id",
-            pl.when(pl.col("request") != "")
-            .then(pl.format("takedown {}", "request"))
-            .otherwise(pl.lit("takedown"))
-            .alias("detail"),
-        )
-    )
-
-
 def refused_rights(clips: pl.DataFrame) -> Lost:
     """Clips whose declarations refuse training; column ``refusal``. None at all refuses too."""
     return clips.filter(pl.col("refusal").is_not_null() | pl.col("source_tier").is_null()).select(
@@ -160,11 +126,18 @@ def refused_rights(clips: pl.DataFrame) -> Lost:
 
 def purged(clips: pl.DataFrame, hits: pl.DataFrame) -> Lost:
     """Clips that show eval material; `hits` as `decontam.eval_hits` returns."""
-    told = hits.group_by("clip_id").agg(
-        pl.format("shows eval asset {} ({})", pl.col("eval_asset_id").str.slice(0, 12), "method")
-        .sort()
-        .first()
-        .alias("detail")
+    told = (
+        hits.group_by("clip_id", "eval_asset_id")
+        .agg(pl.col("method").unique().sort().str.join(", "))
+        .sort("clip_id", "eval_asset_id")
+        .group_by("clip_id", maintain_order=True)
+        .agg(
+            pl.format(
+                "shows eval asset {} ({})", pl.col("eval_asset_id").str.slice(0, 12), "method"
+            )
+            .str.join("; ")
+            .alias("detail")
+        )
     )
     return clips.select("clip_id").join(told, on="clip_id", how="inner")
 

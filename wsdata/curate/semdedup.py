@@ -17,7 +17,7 @@ from wsdata.curate.centroids import READS, assign, fit_centroids, fit_params
 from wsdata.curate.corpus import unify_rows
 from wsdata.curate.decontam import cosines, unit_vectors
 from wsdata.errors import NotReady
-from wsdata.ingest.neardup import group_near_duplicates
+from wsdata.ingest.neardup import canonical_copies
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe, SemanticDedup
 
@@ -35,9 +35,10 @@ def passing_clips(run: StepRun) -> pl.DataFrame:
     """
     embeddings = unify_rows("clip_embeddings", run.read_by_partition("clip_embeddings"))
     gates = unify_rows("gates", run.read_by_partition("gates"))
-    groups = group_near_duplicates(
+    groups = canonical_copies(
         unify_rows("match_pairs", run.read_by_partition("match_pairs")),
         unify_rows("asset_quality", run.read_by_partition("asset_quality")),
+        gates["asset_id"],
     )
     copies = groups.filter(pl.col("asset_id") != pl.col("canonical_id"))
     rows = (

@@ -5,6 +5,7 @@ pairs, so that arrival order cannot change them. The cut drops what is not canon
 dropped here.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -280,6 +281,27 @@ def group_near_duplicates(match_pairs: pl.DataFrame, asset_quality: pl.DataFrame
         schema={"asset_id": pl.String, "canonical_id": pl.String},
         orient="row",
     )
+
+
+def canonical_copies(
+    match_pairs: pl.DataFrame, asset_quality: pl.DataFrame, decoded: Iterable[str]
+) -> pl.DataFrame:
+    """As `group_near_duplicates`, where a copy that did not decode never stands for one that did.
+
+    Gates, cut, funnel and takedowns all ask this, so that they mean the same groups.
+
+    Args:
+        match_pairs: Rows of ``match_pairs`` of any drops.
+        asset_quality: Rows of ``asset_quality`` of the same.
+        decoded: Raw assets that gave clips; any other ranks last.
+    """
+    ranks = asset_quality.select("asset_id", "rank_value")
+    named = {*ranks["asset_id"], *match_pairs["asset_a"], *match_pairs["asset_b"]}
+    last = pl.DataFrame(
+        {"asset_id": sorted(named - set(decoded))}, schema={"asset_id": pl.String}
+    ).with_columns(rank_value=pl.lit(-1.0))
+    ranked = pl.concat([ranks.join(last, on="asset_id", how="anti"), last])
+    return group_near_duplicates(match_pairs, ranked)
 
 
 def run(run: StepRun) -> StepResult:

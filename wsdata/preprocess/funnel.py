@@ -172,17 +172,13 @@ def stop_copies(
 
 
 def _canonical(run: StepRun) -> dict[str, str]:
-    from wsdata.ingest.neardup import group_near_duplicates
+    from wsdata.ingest.neardup import canonical_copies
 
-    lost = run.read_context("decode_status").filter(pl.col("status").is_in(UNDECODABLE))
-    # A copy that did not decode ranks last, so that it does not stand for others that did.
-    quality = run.read_context("asset_quality").with_columns(
-        pl.when(pl.col("asset_id").is_in(lost["asset_id"].unique().implode()))
-        .then(-1.0)
-        .otherwise("rank_value")
-        .alias("rank_value")
-    )
-    groups = group_near_duplicates(run.read_context("match_pairs"), quality)
+    pairs, quality = run.read_context("match_pairs"), run.read_context("asset_quality")
+    status = run.read_context("decode_status")
+    lost = status.filter(pl.col("status").is_in(UNDECODABLE) | (pl.col("num_clips") == 0))
+    named = {*quality["asset_id"], *pairs["asset_a"], *pairs["asset_b"]}
+    groups = canonical_copies(pairs, quality, named - set(lost["asset_id"]))
     return dict(groups.select("asset_id", "canonical_id").iter_rows())
 
 
