@@ -45,21 +45,31 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _run(args: argparse.Namespace) -> int:
     """Do all that is unfinished, and cut the next version where the live inputs ask for one."""
+    wanted, stated = _keys(args.drop), _stated_recipe(args)
     with _main_job() as job:
-        recipe = _recipe(args, job)
-        drops = job.look_at_landing(Path(job.bench.deployment.landing), _keys(args.drop))
-        job.process_drops(drops)
-        everything = job.look_at_all()
-        if everything:
+        recipe = stated or job.bench.recipes.operating()
+        landing = Path(job.bench.deployment.landing)
+        job.process_drops(job.look_at_landing(landing, wanted))
+        if everything := job.look_at_all():
             _cut_version(job, recipe, everything, args, version=None)
-        job.report()
+            job.report()
+        else:
+            job.progress.say(
+                f"nothing has been landed: no drop that keeps the contract in {landing}"
+            )
         return _tell(job, args)
 
 
 def _cut(args: argparse.Namespace) -> int:
     """Cut one dataset version of what is live, and make all of it."""
+    stated = _stated_recipe(args)
     with _main_job() as job:
-        _cut_version(job, _recipe(args, job), job.look_at_all(), args, version=args.version)
+        everything = job.look_at_all()
+        if not everything:
+            job.progress.say("nothing has been landed: run `wsdata run` first")
+            return 1
+        recipe = stated or job.bench.recipes.operating()
+        _cut_version(job, recipe, everything, args, version=args.version)
         return _tell(job, args)
 
 
@@ -139,10 +149,10 @@ def _main_job():  # noqa: ANN202
         yield MainJob(defs=defs, steps=STEPS, instance=instance, bench=bench, progress=progress)
 
 
-def _recipe(args: argparse.Namespace, job: Any) -> Any:
+def _stated_recipe(args: argparse.Namespace) -> Any:
     from wsdata.recipe import load_recipe
 
-    return load_recipe(Path(args.recipe)) if args.recipe else job.bench.recipes.operating()
+    return load_recipe(Path(args.recipe)) if args.recipe else None
 
 
 def _keys(drops: Sequence[str]) -> list[str]:

@@ -1,0 +1,185 @@
+"""Promises: kept ones say nothing, broken ones name what broke them."""
+
+import polars as pl
+import pytest
+
+from wsdata import tables
+from wsdata.observability import checks
+
+A, B, C = (f"{i:064x}" for i in range(3))
+
+
+def rows(table: str, *records: dict) -> pl.DataFrame:
+    return tables.rows_of(table, list(records))
+
+
+def raw(asset: str, *, in_vault: bool = False) -> dict:
+    return {"asset_id": asset, "in_vault": in_vault}
+
+
+def score(clip: str, **columns) -> dict:
+    return {"clip_id": clip, "score_name": "s", "status": "ok", "score": 0.5, **columns}
+
+
+CLIPS = rows(
+    "clips",
+    {"clip_id": "c1", "asset_id": A, "top_rung": "512p"},
+    {"clip_id": "c2", "asset_id": B, "top_rung": "256p"},
+    {"clip_id": "c3", "asset_id": B},
+)
+GATES = rows(
+    "gates",
+    {"clip_id": "c1", "asset_id": A, "passed": True, "provisional_tier": "T0"},
+    {"clip_id": "c2", "asset_id": B, "passed": False, "stopped_by": "safety"},
+    {"clip_id": "c3", "asset_id": B, "passed": False, "stopped_by": "technical"},
+)
+
+
+def test_an_asset_without_a_status_is_named():
+    assets = rows("raw_assets", raw(A), raw(B), raw(C, in_vault=True))
+    kept = rows("decode_status", {"asset_id": A}, {"asset_id": B})
+    assert checks.lost_asset_faults(assets, kept) == []
+    (fault,) = checks.lost_asset_faults(assets, kept.filter(pl.col("asset_id") == A))
+    assert B in fault
+
+
+def test_a_decoded_vault_member_is_a_fault():
+    assets = rows("raw_assets", raw(A), raw(C, in_vault=True))
+    found = checks.lost_asset_faults(
+        assets, rows("decode_status", {"asset_id": A}, {"asset_id": C})
+    )
+    assert found == [f"1 vault members were decoded: {C}"]
+
+
+@pytest.mark.parametrize(("broken", "faulty"), [(2, False), (3, True)])
+def test_a_source_of_broken_files_is_named(broken, faulty):
+    ids = [f"{i:064x}" for i in range(20)]
+    status = rows(
+        "decode_status",
+        *({"asset_id": a, "status": "quarantined" if i < broken else "ok"}
+          for i, a in enumerate(ids)),
+    )  # fmt: skip
+    provenance = rows("provenance", *({"asset_id": a, "path": a, "source": "films"} for a in ids))
+    assert bool(checks.quarantine_faults(status, provenance)) is faulty
+    few = status.head(10)
+    assert checks.quarantine_faults(few, provenance) == []
+
+
+def test_rungs_follow_the_top_rung():
+    low = rows("transcodes_256p", {"clip_id": "c1"}, {"clip_id": "c2"})
+    assert checks.rung_faults(CLIPS, low, "256p", tables.RUNGS) == []
+    (missing,) = checks.rung_faults(CLIPS, low.head(1), "256p", tables.RUNGS)
+    assert "c2" in missing
+    (scaled,) = checks.rung_faults(CLIPS, low, "512p", tables.RUNGS)
+    assert scaled == "1 clips were scaled up to 512p: c2"
+
+
+def test_a_clip_without_score_or_reason_is_a_fault():
+    good = rows(
+        "motion_scores", score("c1"), score("c2"),
+        score("c3", status="unscored", score=None, reason="gated by technical"),
+    )  # fmt: skip
+    assert checks.score_faults(CLIPS, good) == []
+    assert "c3" in checks.score_faults(CLIPS, good.head(2))[0]
+    blank = good.with_columns(score=pl.lit(None, pl.Float64))
+    assert "2 rows are ok without a score" in checks.score_faults(CLIPS, blank)[0]
+
+
+def test_undecided_and_unclear_clips_are_faults():
+    assert checks.gate_faults(CLIPS, GATES) == []
+    assert "c3" in checks.gate_faults(CLIPS, GATES.head(2))[0]
+    unclear = GATES.with_columns(stopped_by=pl.lit(None, pl.String))
+    assert checks.gate_faults(CLIPS, unclear) == ["2 clips have neither tier nor reason: c2, c3"]
+
+
+def test_only_clips_that_passed_need_labels():
+    captions = rows("captions", {"clip_id": "c1", "variant": "short"})
+    assert checks.coverage_faults(GATES, captions, "caption") == []
+    assert "c1" in checks.coverage_faults(GATES, captions.clear(), "caption")[0]
+
+
+def test_vectors_have_unit_length():
+    good = rows("clip_embeddings", {"clip_id": "c1", "asset_id": A, "vector": [0.6, 0.8]})
+    assert checks.vector_faults(good) == []
+    bad = rows("clip_embeddings", {"clip_id": "c1", "asset_id": A, "vector": [0.6, 0.9]})
+    assert checks.vector_faults(bad)
+
+
+def test_a_clip_that_cannot_be_compared_is_a_fault():
+    vectors = rows("clip_embeddings", {"clip_id": "c1", "asset_id": A})
+    prints = rows("pass_fingerprints", {"asset_id": A, "frame_index": 0})
+    assert checks.compared_faults(GATES, vectors, prints) == []
+    assert len(checks.compared_faults(GATES, vectors.clear(), prints.clear())) == 2
+
+
+def test_every_clip_is_listed_or_excluded():
+    manifest = rows("manifests", {"sample_id": "s", "clip_id": "c1"})
+    excluded = rows("exclusions", {"subject": "c2", "reason": "purged"})
+    (fault,) = checks.manifest_faults(CLIPS, manifest, excluded)
+    assert "c3" in fault
+    whole = rows("exclusions", {"subject": B, "reason": "tombstoned"})
+    assert checks.manifest_faults(CLIPS, manifest, whole) == []
+    assert "empty" in checks.manifest_faults(CLIPS, manifest.clear(), whole)[0]
+
+
+def test_every_sample_of_a_group_is_placed_or_lost():
+    assigned = rows(
+        "shard_assignments",
+        {"sample_id": "s1", "shard_group": "v1.0000"},
+        {"sample_id": "s2", "shard_group": "v1.0000"},
+        {"sample_id": "s3", "shard_group": "v1.0001"},
+    )
+    placed = rows("placements", {"sample_id": "s1", "shard": "x"})
+    lost = rows("latent_losses", {"sample_id": "s2", "reason": "flat"})
+    assert checks.placement_faults(assigned, placed, lost, "v1.0000") == []
+    assert "s2" in checks.placement_faults(assigned, placed, lost.clear(), "v1.0000")[0]
+    assert checks.index_faults(
+        rows("manifests", {"sample_id": "s1"}, {"sample_id": "s2"}),
+        rows("dataset_index", {"sample_id": "s1"}),
+        rows("index_losses", {"sample_id": "s2"}),
+    ) == []  # fmt: skip
+
+
+def test_packs_are_aligned_with_shards():
+    placed = rows(
+        "placements", {"sample_id": "s1", "shard": "x"}, {"sample_id": "s2", "shard": "x"}
+    )
+    pack = {"shard": "x", "caption_version": "1", "num_samples": 2}
+    assert checks.pack_faults(placed, rows("caption_packs", pack)) == []
+    uneven = rows("caption_packs", {**pack, "num_samples": 1})
+    assert checks.pack_faults(placed, uneven) == ["packs not aligned with their shards: x"]
+    assert "no caption pack" in checks.pack_faults(placed, uneven.clear())[0]
+
+
+def test_proofs_must_be_there_and_hold():
+    good = {"check": "order", "passed": True, "detail_json": "{}"}
+    assert checks.proof_faults(rows("loader_proofs", good)) == []
+    assert checks.proof_faults(rows("loader_proofs", {**good, "passed": False})) == ["order: {}"]
+    assert checks.proof_faults(tables.empty("loader_proofs")) == ["nothing was proved"]
+
+
+def test_a_plan_names_what_does_not_hold():
+    plan = {"plan_id": "p" * 64, "proof_json": '{"checks":{"inverse":{"passed":false}}}'}
+    assert "inverse" in checks.plan_faults(rows("step_plans", plan))[0]
+    kept = {**plan, "proof_json": '{"checks":{"inverse":{"passed":true}}}'}
+    assert checks.plan_faults(rows("step_plans", kept)) == []
+
+
+def test_captions_are_judged_with_their_control():
+    caption = {
+        "clip_id": "c1", "variant": "short", "captioner_version": "m1", "status": "failed",
+        "reason": "timeout",
+    }  # fmt: skip
+    qc = {"clip_id": "c1", "variant": "short", "captioner_version": "m1", "agreement": 1.0}
+    (fault,) = checks.caption_faults(rows("captions", caption), rows("label_qc", qc))
+    assert "1 of 1 captions failed" in fault
+
+
+def test_what_is_loose_and_what_stops_everything_is_told():
+    loose = {"key": "x", "size_bytes": 2_000_000, "verdict": "collectable"}
+    assert "1 objects of 2.0 MB" in checks.collectable_faults(rows("retention", loose))[0]
+    assert checks.collectable_faults(rows("retention", {**loose, "verdict": "live"})) == []
+    rate = {"filter": "safety", "source": "web", "num_in": 20, "num_stopped": 19,
+            "kill_share": 0.95}  # fmt: skip
+    assert "safety stopped 19 of 20" in checks.kill_faults(rows("kill_rates", rate))[0]
+    assert checks.kill_faults(rows("kill_rates", {**rate, "num_in": 19})) == []
