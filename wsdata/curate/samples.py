@@ -175,3 +175,37 @@ def sample_rows(samples: Sequence[Sample]) -> pl.DataFrame:
             "crop_y": pl.Int64, "num_tokens": pl.Int64,
         },
     )  # fmt: skip
+
+
+def cut_shorter(samples: Sequence[Sample], lengths: Sequence[int]) -> list[Sample]:
+    """Cut samples again into given lengths, neighbours together and with what follows them.
+
+    Returns:
+        The new samples; fewer frames may be left over than in single cuts. Empty where no
+        length fits.
+    """
+    new: list[Sample] = []
+    runs: list[list[Sample]] = []
+    for sample in sorted(samples, key=lambda s: (s.clip_id, s.start_frame)):
+        last = runs[-1][-1] if runs else None
+        if (
+            last is not None
+            and last.clip_id == sample.clip_id
+            and last.start_frame + last.bucket.num_frames == sample.start_frame
+        ):
+            runs[-1].append(sample)
+        else:
+            runs.append([sample])
+    for run in runs:
+        room = sum(sample.bucket.num_frames for sample in run) + run[-1].tail_frames
+        cuts = split_frames(room, lengths)
+        used = sum(count for _, count in cuts)
+        new += [
+            run[0]._replace(
+                bucket=run[0].bucket._replace(num_frames=count),
+                start_frame=run[0].start_frame + start,
+                tail_frames=room - used if place == len(cuts) - 1 else 0,
+            )
+            for place, (start, count) in enumerate(cuts)
+        ]
+    return new
