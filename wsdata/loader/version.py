@@ -60,4 +60,4 @@ def open_version(store: BlobStore, version: str, *, seed: int | None = None) -> 
             f"{plan.plan_id[:12]}, the pointer says {pointer['plan_id'][:12]}: delete it and run "
             "`wsdata run`"
         )
-    return OpenVersion(version, plan if seed is None else plan.with_seed(seed), index)
+    return OpenVersion(version, plan if seed is None else plan.replaced(seed=seed), index)

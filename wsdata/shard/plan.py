@@ -34,7 +34,13 @@ from wsdata.shard.plan_mixture import (
     mix_to_json,
     pool_from_json,
 )
-from wsdata.shard.plan_pools import admit_pools, check_pools, pool_rows, sort_index
+from wsdata.shard.plan_pools import (
+    admit_pools,
+    check_pools,
+    pool_rows,
+    sort_index,
+    split_index,
+)
 from wsdata.shard.plan_words import Word
 
 I64 = NDArray[np.int64]
@@ -93,20 +99,20 @@ class StepPlan:
 
     def __init__(
         self,
-        index_rows: pl.DataFrame,
+        index: pl.DataFrame,
+        rows: Sequence[I64],
         *,
         seed: int,
         pools: Sequence[Pool],
         phases: Sequence[PhaseMix],
         patches: Sequence[Patch] = (),
     ) -> None:
-        self.index = sort_index(index_rows)
+        self.index = index
         self.seed = seed
         self.pools = tuple(pools)
         self.phases = tuple(phases)
         self.patches = tuple(patches)
-        self._rows = [pool_rows(self.index, pool) for pool in self.pools]
-        check_pools(self.pools, self._rows)
+        self._rows = tuple(rows)
         self._keys = [make_key("pool", seed, pool.name) for pool in self.pools]
         self._starts = [0]
         for phase in self.phases:
@@ -149,12 +155,13 @@ class StepPlan:
             for stream, section in streams.items()
             if section.get("max_epochs")
         }
+        atoms = split_index(index)
         pools: list[Pool] = []
         mixes: list[PhaseMix] = []
         for phase in phases:
             mix, taken = mix_phase(
                 phase,
-                admit_pools(index, phase, pools),
+                admit_pools(index, atoms, phase, pools),
                 streams=streams,
                 samples=samples,
                 epochs_left=epochs_left,
@@ -163,7 +170,8 @@ class StepPlan:
             mixes.append(mix)
             for stream in epochs_left:
                 epochs_left[stream] -= taken.get(stream, Fraction(0))
-        return cls(index, seed=seed, pools=pools, phases=mixes)
+        rows = [pool_rows(atoms, pool) for pool in pools]
+        return cls(index, rows, seed=seed, pools=pools, phases=mixes)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], index_rows: pl.DataFrame) -> "StepPlan":
@@ -177,10 +185,16 @@ class StepPlan:
                 f"step plan has format {data.get('format_version')!r}, this code reads "
                 f"{FORMAT_VERSION}: use the release of wsdata that wrote it"
             )
+        index = sort_index(index_rows)
+        atoms = split_index(index)
+        pools = [pool_from_json(pool) for pool in data["pools"]]
+        rows = [pool_rows(atoms, pool) for pool in pools]
+        check_pools(pools, rows)
         return cls(
-            index_rows,
+            index,
+            rows,
             seed=int(data["seed"]),
-            pools=[pool_from_json(pool) for pool in data["pools"]],
+            pools=pools,
             phases=[mix_from_json(phase) for phase in data["phases"]],
             patches=[Patch.from_json(patch) for patch in data["patches"]],
         )
@@ -215,10 +229,20 @@ class StepPlan:
         """Samples that some phase admits."""
         return int(np.unique(np.concatenate(self._rows)).size)
 
-    def with_seed(self, seed: int) -> "StepPlan":
-        """Return the same mixture in another order; places that a patch excludes stay excluded."""
+    def replaced(
+        self, *, seed: int | None = None, patches: Sequence[Patch] | None = None
+    ) -> "StepPlan":
+        """Return the plan with another seed or patch log, over the same pools and mixture.
+
+        Places that a patch excludes stay excluded under another seed.
+        """
         return StepPlan(
-            self.index, seed=seed, pools=self.pools, phases=self.phases, patches=self.patches
+            self.index,
+            self._rows,
+            seed=self.seed if seed is None else seed,
+            pools=self.pools,
+            phases=self.phases,
+            patches=self.patches if patches is None else patches,
         )
 
     @property
@@ -292,9 +316,11 @@ class StepPlan:
         """Places of sorted rows in each pool that holds any of them, ascending."""
         found: dict[int, I64] = {}
         for pool, mine in enumerate(self._rows):
-            places = np.flatnonzero(np.isin(mine, rows)).astype(np.int64)
+            places = np.searchsorted(mine, rows)
+            places = places[places < len(mine)]
+            places = places[np.isin(mine[places], rows)]
             if places.size:
-                found[pool] = places
+                found[pool] = np.unique(places)
         return found
 
     def where(self, clip_id: str, until_step: int | None = None) -> list[Served]:

@@ -58,13 +58,7 @@ def apply_patch(plan: StepPlan, excluded_sample_ids: Iterable[str], from_step: i
                 f"the patch excludes all {length} samples of pool {plan.pools[pool].name}, so its "
                 "slots could not be filled: cut a new dataset version without them"
             )
-    return StepPlan(
-        plan.index,
-        seed=plan.seed,
-        pools=plan.pools,
-        phases=plan.phases,
-        patches=[*plan.patches, patch],
-    )
+    return plan.replaced(patches=[*plan.patches, patch])
 
 
 def changed_slots(before: StepPlan, after: StepPlan, until_step: int) -> list[ChangedSlot]:

@@ -5,6 +5,7 @@ Rows count the index sorted by sample id, so a pool needs no list of ids of its 
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from wsdata.errors import PlanError
 from wsdata.shard.plan_mixture import Pool
 
 I64 = NDArray[np.int64]
+Atom = tuple[str, str, str]  # stream, bucket, tier
 
 _COLUMNS = ("sample_id", "clip_id", "stream", "bucket", "tier", "num_tokens")
 _ROWS_AT_ONCE = 1_000_000
@@ -26,7 +28,7 @@ def sort_index(index_rows: pl.DataFrame) -> pl.DataFrame:
     Raises:
         PlanError: A sample occurs twice.
     """
-    index = index_rows.select(_COLUMNS).sort("sample_id")
+    index = index_rows.select(_COLUMNS).sort("sample_id").rechunk()
     twice = index.filter(pl.col("sample_id") == pl.col("sample_id").shift())
     if twice.height:
         raise PlanError(
@@ -36,57 +38,47 @@ def sort_index(index_rows: pl.DataFrame) -> pl.DataFrame:
     return index
 
 
-def pool_rows(index: pl.DataFrame, pool: Pool) -> I64:
-    """Rows of a pool, ascending, from an index that `sort_index` made."""
-    mask = index.select(
-        (pl.col("stream") == pool.stream)
-        & (pl.col("bucket") == pool.bucket)
-        & pl.col("tier").is_in(list(pool.tiers))
-    ).to_series()
-    return mask.arg_true().to_numpy().astype(np.int64)
+def split_index(index: pl.DataFrame) -> dict[Atom, I64]:
+    """Rows of each (stream, bucket, tier), ascending, from an index that `sort_index` made."""
+    groups = (
+        index.lazy()
+        .with_row_index("row")
+        .group_by("stream", "bucket", "tier")
+        .agg(pl.col("row").cast(pl.Int64))
+        .collect()
+    )
+    rows = groups["row"]
+    names = cast("list[Atom]", groups.select("stream", "bucket", "tier").rows())
+    return {name: np.sort(rows[number].to_numpy()) for number, name in enumerate(names)}
+
+
+def pool_rows(atoms: Mapping[Atom, I64], pool: Pool) -> I64:
+    """Rows of a pool, ascending."""
+    found = [atoms[pool.stream, pool.bucket, tier] for tier in pool.tiers
+             if (pool.stream, pool.bucket, tier) in atoms]  # fmt: skip
+    return np.sort(np.concatenate(found)) if found else np.zeros(0, dtype=np.int64)
 
 
 def admit_pools(
-    index: pl.DataFrame, phase: Mapping[str, Any], pools: list[Pool]
+    index: pl.DataFrame, atoms: Mapping[Atom, I64], phase: Mapping[str, Any], pools: list[Pool]
 ) -> dict[int, Pool]:
     """Find the pools that a phase admits, by index in `pools`; new ones are appended to it.
 
     A pool names only the tiers that it has samples of, so phases that admit the same samples
     share the pool and go on with its epochs.
     """
-    rungs, tiers = list(phase["rungs"]), list(phase["tiers"])
-    groups = (
-        index.lazy()
-        .filter(pl.col("tier").is_in(tiers))
-        .filter(pl.col("bucket").str.split("/").list.first().is_in(rungs))
-        .filter(pl.col("stream").is_in([s for s, weight in phase["weights"].items() if weight > 0]))
-        .group_by("stream", "bucket")
-        .agg(pl.col("tier").unique().sort(), pl.len(), pl.col("num_tokens").sum())
-        .sort("stream", "bucket")
-        .collect()
-    )
+    present: dict[tuple[str, str], list[str]] = {}
+    for stream, bucket, tier in sorted(atoms):
+        is_weighted = phase["weights"].get(stream, 0) > 0
+        if is_weighted and tier in phase["tiers"] and bucket.split("/")[0] in phase["rungs"]:
+            present.setdefault((stream, bucket), []).append(tier)
     known = {(pool.stream, pool.bucket, pool.tiers): i for i, pool in enumerate(pools)}
     admitted: dict[int, Pool] = {}
-    for stream, bucket, present, count, num_tokens in cast(
-        "list[tuple[str, str, list[str], int, int]]", groups.rows()
-    ):
-        name = (stream, bucket, tuple(present))
+    for (stream, bucket), tiers in present.items():
+        name = (stream, bucket, tuple(tiers))
         if name not in known:
-            if num_tokens < 1:
-                raise PlanError(
-                    f"stream {stream!r}, bucket {bucket}: {count} samples count {num_tokens} "
-                    "latent tokens, so no share can be worked out: rebuild the manifest"
-                )
             known[name] = len(pools)
-            pool = Pool(
-                stream=stream,
-                bucket=bucket,
-                tiers=name[2],
-                num_samples=count,
-                num_tokens=num_tokens,
-                digest="",
-            )
-            pools.append(_with_digest(index, pool))
+            pools.append(_make_pool(index, atoms, *name))
         admitted[known[name]] = pools[known[name]]
     return admitted
 
@@ -114,13 +106,24 @@ def digest_ids(ids: pl.Series) -> str:
     return state.hexdigest()
 
 
-def _with_digest(index: pl.DataFrame, pool: Pool) -> Pool:
-    rows = pool_rows(index, pool)
-    return Pool(
-        stream=pool.stream,
-        bucket=pool.bucket,
-        tiers=pool.tiers,
-        num_samples=pool.num_samples,
-        num_tokens=pool.num_tokens,
+def _make_pool(
+    index: pl.DataFrame,
+    atoms: Mapping[Atom, I64],
+    stream: str,
+    bucket: str,
+    tiers: tuple[str, ...],
+) -> Pool:
+    bare = Pool(stream=stream, bucket=bucket, tiers=tiers, num_samples=0, num_tokens=0, digest="")
+    rows = pool_rows(atoms, bare)
+    num_tokens = int(index["num_tokens"].gather(rows).sum())
+    if num_tokens < 1:
+        raise PlanError(
+            f"stream {stream!r}, bucket {bucket}: {len(rows)} samples count {num_tokens} latent "
+            "tokens, so no share can be worked out: rebuild the manifest"
+        )
+    return replace(
+        bare,
+        num_samples=len(rows),
+        num_tokens=num_tokens,
         digest=digest_ids(index["sample_id"].gather(rows)),
     )

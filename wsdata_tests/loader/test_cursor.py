@@ -30,7 +30,7 @@ def test_cursor_is_a_few_hundred_bytes_of_json(plan):
 
 def test_cursor_of_another_plan_is_refused(plan):
     with pytest.raises(CursorError, match="belongs to plan"):
-        resume_step(plan.with_seed(2), make_cursor(plan, 3))
+        resume_step(plan.replaced(seed=2), make_cursor(plan, 3))
 
 
 def test_a_patch_that_begins_later_is_taken_and_one_that_rewrites_the_past_is_not(plan):

@@ -146,7 +146,7 @@ def test_phases_that_admit_the_same_samples_go_on_with_the_epoch():
 
 def test_seed_changes_the_order_and_not_the_mixture():
     plan = simple_plan({("video", VIDEO_33, "T0"): 50})
-    other = plan.with_seed(2)
+    other = plan.replaced(seed=2)
     assert other.plan_id == simple_plan({("video", VIDEO_33, "T0"): 50}, seed=2).plan_id
     assert other.plan_id != plan.plan_id
     assert [plan.bucket(step) for step in range(40)] == [other.bucket(step) for step in range(40)]

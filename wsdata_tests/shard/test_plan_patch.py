@@ -120,4 +120,4 @@ def test_impossible_patches_are_refused(plan):
     with pytest.raises(ValueError, match="steps count from 0"):
         apply_patch(plan, tops[:1], -1)
     with pytest.raises(PlanError, match="differ by more than patches"):
-        changed_slots(plan, plan.with_seed(5), 10)
+        changed_slots(plan, plan.replaced(seed=5), 10)
