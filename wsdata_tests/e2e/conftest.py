@@ -1,73 +1,11 @@
-"""Homes in which the whole graph has run, as its users run it: by the launcher, in a process."""
+"""One home that several tests ask: the sample drops, taken through the whole graph once."""
 
-import json
-import os
 import subprocess
 import sys
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from wsdata.catalog.ledger import Ledger
-from wsdata.deployment import Deployment, load_deployment
-from wsdata.store import BlobStore
-
-ROOT = Path(__file__).parents[2]
-AUDIT = Path(__file__).with_name("audit")
-MICRO_RECIPE = Path(__file__).with_name("micro.toml")
-
-
-@dataclass(frozen=True)
-class Home:
-    """One WSDATA_HOME, and the programs run on it."""
-
-    path: Path
-
-    @property
-    def deployment(self) -> Deployment:
-        return load_deployment(self.path)
-
-    @property
-    def ledger(self) -> Ledger:
-        return self.deployment.open_ledger()
-
-    @property
-    def store(self) -> BlobStore:
-        return self.deployment.open_store()
-
-    def environment(self, **extra: str) -> dict[str, str]:
-        return {
-            **os.environ,
-            "WSDATA_HOME": str(self.path),
-            "PYTHONPATH": f"{AUDIT}:{ROOT}",
-            **extra,
-        }
-
-    def run(self, *arguments: str, code: int | None = 0, **extra: str) -> Any:
-        """Run the CLI with --json; return its answer, checking the exit code."""
-        done = subprocess.run(  # noqa: S603
-            [sys.executable, "-m", "wsdata", *arguments, "--json"],
-            capture_output=True, text=True, cwd=ROOT, env=self.environment(**extra), check=False,
-        )  # fmt: skip
-        if code is not None:
-            assert done.returncode == code, f"{arguments}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-        return json.loads(done.stdout) if done.stdout.strip() else None
-
-    def objects(self) -> dict[tuple[str, str, str], str]:
-        """What is live: (table, partition, version) -> sha256."""
-        return {
-            (ref.table, ref.partition, ref.version): ref.sha256 for ref in self.ledger.all_objects()
-        }
-
-    def blobs(self) -> dict[str, bytes]:
-        """Whole content of the store but other engines' mirror."""
-        return {
-            key: self.store.get(key)
-            for key, _ in self.store.list("")
-            if not key.startswith("mirror/")
-        }
+from wsdata_tests.e2e.homes import ROOT, Home
 
 
 @pytest.fixture(scope="session")

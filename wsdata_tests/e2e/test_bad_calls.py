@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from wsdata_tests.e2e.conftest import ROOT, Home
+
+from wsdata_tests.e2e.homes import ROOT, Home
 
 
 @pytest.fixture

@@ -152,7 +152,12 @@ def test_runs_partitions_and_checks_are_in_the_instance(sample_home, monkeypatch
     with dg.DagsterInstance.get() as instance:
         assert len(instance.get_dynamic_partitions("drops")) == 3
         made = {key.to_user_string() for key in instance.all_asset_keys()}
-        for key in ("ingest/raw_assets", "preprocess/clips", "curate/manifest", "loader/loader_proof"):
+        for key in (
+            "ingest/raw_assets",
+            "preprocess/clips",
+            "curate/manifest",
+            "loader/loader_proof",
+        ):
             assert key in made
         runs = instance.get_runs()
         assert runs
@@ -194,9 +199,7 @@ def test_a_patch_leaves_a_cohort_out_from_a_step_on(sample_home, tmp_path):
     clip = sample_home.run("plan", "show", "v1", "--step", "20")["samples"][0]["clip_id"]
     names = tmp_path / "exclude.txt"
     names.write_text(f"{clip}  # the cohort\n")
-    made = sample_home.run(
-        "dataset", "patch", "v1", "--exclude", str(names), "--from-step", "10"
-    )
+    made = sample_home.run("dataset", "patch", "v1", "--exclude", str(names), "--from-step", "10")
     assert made["version"] == "v1.1"
     for step in (5, 9):
         old = sample_home.run("plan", "show", "v1", "--step", str(step))

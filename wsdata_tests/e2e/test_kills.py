@@ -9,10 +9,10 @@ import time
 
 import psutil
 import pytest
-from wsdata_tests.e2e.conftest import MICRO_RECIPE, ROOT, Home
 
 from wsdata.ingest.delivery import Declaration, make_drop
 from wsdata.steps import STEPS
+from wsdata_tests.e2e.homes import MICRO_RECIPE, ROOT, Home
 
 MICRO = ("stream_of_water.webm", "testsrc_av1.mkv", "coffee.png")
 HEAVY = [name for name, step in STEPS.items() if step.pool is not None]
@@ -29,7 +29,7 @@ def make_home(path, names=MICRO) -> Home:
 
 
 def _launch(home: Home) -> subprocess.Popen:
-    return subprocess.Popen(  # noqa: S603
+    return subprocess.Popen(
         [sys.executable, "launch.py", "run"], cwd=ROOT, env=home.environment(),
         start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip

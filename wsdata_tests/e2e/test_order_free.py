@@ -1,10 +1,9 @@
 """Two drops in either order, one of them in two runs: the same manifest."""
 
-from wsdata_tests.e2e.conftest import MICRO_RECIPE, ROOT, Home
-
 from wsdata.catalog.objects import read_table
 from wsdata.curate.manifest import manifest_digest
 from wsdata.ingest.delivery import Declaration, make_drop
+from wsdata_tests.e2e.homes import MICRO_RECIPE, ROOT, Home
 
 FIRST = ("stream_of_water.webm", "coffee.png")
 SECOND = ("derived_stream_vp9_opus.webm", "coffee.png", "chelsea.png", "testsrc_av1.mkv")
