@@ -56,7 +56,7 @@ def main_video(container: "InputContainer") -> Any | None:
     """
     from av.stream import Disposition
 
-    art = Disposition.attached_pic | Disposition.timed_thumbnails
+    art = _cover_art()
     found = [stream for stream in container.streams.video if not stream.disposition & art]
 
     def rank(stream: Any) -> tuple[bool, bool, int, int]:
@@ -82,9 +82,19 @@ def main_audio(container: "InputContainer") -> Any | None:
 
 def describe_streams(container: "InputContainer") -> str:
     """Name what a container holds, for the reasons of files without video."""
-    kinds = [stream.type for stream in container.streams]
+    art = _cover_art()
+    kinds = [
+        "cover picture" if stream.type == "video" and stream.disposition & art else stream.type
+        for stream in container.streams
+    ]
     counts = [f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))]
     return f"{container.format.name} with {', '.join(counts) or 'no stream'}"
+
+
+def _cover_art() -> Any:
+    from av.stream import Disposition
+
+    return Disposition.attached_pic | Disposition.timed_thumbnails
 
 
 def is_still(container: "InputContainer", video: Any) -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MAX_HOLD_S = 2.0  # a frame shown longer is followed by a gap, whatever the time stamps say
 JUMP_BACK_S = 1.0  # time stamps that go back further are damage, not disorder
+TORN_STEPS = 1.5
 MIN_MISSING_S = 0.5  # an end this much before the promised one is no rounding
 MAX_MISSING_SHARE = 0.02
 
@@ -77,6 +78,8 @@ class MediaReader:
         self._ends_s: dict[int, float] = {}
         self._last_pts: int | None = None
         self._start_s = 0.0
+        self._step: int | None = None  # ticks between the frames before the last
+        self._last_step: int | None = None
         self._needs_key = False
         self._is_over = False
         self._first_gap: str | None = None
@@ -103,6 +106,36 @@ class MediaReader:
         Raises:
             DecodeFailed: No video frame came out whole.
         """
+        from av import VideoFrame
+
+        held: VideoFrame | None = None
+        for item in self._all_frames():
+            if isinstance(item, VideoFrame):
+                held, item = item, held
+            elif isinstance(item, Gap) and held is not None:
+                yield held
+                held = None
+            if item is not None:
+                yield item
+        if not self.health.frames_decoded:
+            raise DecodeFailed(
+                f"no frame could be decoded, {self.health.num_errors} error(s)"
+                + (f"; {self.health.reason}" if self.health.reason else "")
+            )
+        self._check_end()
+        if held is not None:
+            if self._is_torn_off():
+                self.health.frames_decoded -= 1
+            else:
+                yield held
+
+    def _is_torn_off(self) -> bool:
+        """Whether the last frame stands alone after a hole that a break has left before it."""
+        if self.health.reason is None or self._step is None or self._last_step is None:
+            return False
+        return self._last_step > TORN_STEPS * self._step
+
+    def _all_frames(self) -> "Iterator[VideoFrame | AudioFrame | Gap]":
         import av.error
 
         wanted = [self._video] if self._audio is None else [self._video, self._audio]
@@ -118,12 +151,6 @@ class MediaReader:
             yield from self._decode(packet)
         if self._is_over:
             yield from self._flush()
-        if not self.health.frames_decoded:
-            raise DecodeFailed(
-                f"no frame could be decoded, {self.health.num_errors} error(s)"
-                + (f"; {self.health.reason}" if self.health.reason else "")
-            )
-        self._check_end()
 
     def _decode(self, packet: "Packet") -> "Iterator[VideoFrame | AudioFrame | Gap]":
         import av.error
@@ -176,6 +203,8 @@ class MediaReader:
             self._first_gap = self._first_gap or f"no frame{self._where()} for over {MAX_HOLD_S} s"
             yield Gap()
         frame.pts = pts
+        if self._last_pts is not None:
+            self._step, self._last_step = self._last_step, pts - self._last_pts
         self._last_pts = pts
         self.health.frames_decoded += 1
         yield frame

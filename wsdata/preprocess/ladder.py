@@ -101,7 +101,7 @@ def make_geometry(width: int, height: int, sar: Fraction | None, rotation: int) 
     kept = _kept_size(display, ASPECTS[aspect])
     # to coded pixels: turn back, then undo the stretch
     wide, high = kept[::-1] if turns % 2 else kept
-    coded_kept = (min(width, _even(wide / sar)), min(height, _even(Fraction(high))))
+    coded_kept = (_even_part(width, wide / sar), _even_part(height, Fraction(high)))
     x, y = (
         _even(Fraction(full - part, 2))
         for full, part in zip((width, height), coded_kept, strict=True)
@@ -129,6 +129,11 @@ def _kept_size(display: tuple[int, int], aspect: Fraction) -> tuple[int, int]:
     if Fraction(width, height) > aspect:
         return max(1, round(height * aspect)), height
     return width, max(1, round(width / aspect))
+
+
+def _even_part(full: int, wanted: Fraction) -> int:
+    """An even number near `wanted` and at most `full`; `full` itself below 2."""
+    return min(full, max(2, _even(min(Fraction(full), wanted))))
 
 
 def _even(value: Fraction) -> int:

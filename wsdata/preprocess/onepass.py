@@ -342,7 +342,7 @@ class _Pass:
                 raise DecodeFailed(
                     f"{health.reason}; no stretch of {least_s} s came out clean ({counted})"
                 )
-            return self._told("salvaged", f"{health.reason}; {counted} kept")
+            return self._told("salvaged", f"{health.reason}; {counted} decoded")
         if not self._output.rows:
             return self._told("ok", f"no shot of {least_s} s or more ({counted})")
         return self._told("ok", None)

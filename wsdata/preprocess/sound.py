@@ -14,7 +14,7 @@ from wsdata.media.audio import AudioTimeline
 MAX_DRIFT_MS = 50.0
 SILENT_DB = -60.0
 FLOOR_DB = -120.0
-CLIPPED_AT = 0.999
+CLIPPED_AT = 0.985  # resampling ripples a clipped wave by about this much
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,85 @@
+"""Frame packs: what is sampled when, and back again."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from wsdata.errors import DecodeFailed
+from wsdata.preprocess.framepack import (
+    FramePack,
+    PackBuilder,
+    PackedFrame,
+    read_framepack,
+    spread,
+    wants_color,
+    write_framepack,
+)
+from wsdata_tests import synthetic
+
+
+def _build(times_ms, end_ms, time_base=Fraction(1, 1000)):
+    builder = PackBuilder(times_ms[0], time_base)
+    for pts, end in zip(times_ms, [*times_ms[1:], end_ms], strict=True):
+        shade = np.full((18, 32), pts % 251, np.uint8)
+        builder.add(pts, end, np.stack([shade] * 3, -1), shade)
+    return builder.finish()
+
+
+@pytest.mark.parametrize(("fps", "seconds"), [(24, 2), (30, 5), (60, 8), (25, 10), (10, 4)])
+def test_colours_and_pairs_are_spread_over_the_clip(fps, seconds):
+    times = [5000 + round(1000 * i / fps) for i in range(fps * seconds)]
+    pack = _build(times, 5000 + 1000 * seconds)
+    assert len(pack.colors) == min(8, seconds)
+    assert len(pack.luma_pairs) == min(16, 2 * seconds)
+    for frame in pack.colors:
+        assert frame.pixels[0, 0, 0] == (5000 + round(1000 * frame.time_s)) % 251
+    for first, second in pack.luma_pairs:
+        apart = second.time_s - first.time_s
+        assert apart >= 1 / 24 - 0.0011
+        assert apart <= max(1 / 12, 1 / fps) + 0.0011
+    halves = [sum(frame.time_s < seconds / 2 for frame in pack.colors), len(pack.colors) / 2]
+    assert abs(halves[0] - halves[1]) <= 1
+
+
+def test_a_held_frame_stands_for_the_times_it_is_shown():
+    tb = Fraction(1, 1000)
+    assert [wants_color(pts, pts + 100, 0, tb) for pts in (400, 500, 600, 1500)] == [
+        False, True, False, True,
+    ]  # fmt: skip
+    assert wants_color(600, 1700, 0, tb)
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(0, 8), (3, 8), (8, 8), (9, 8), (20, 8), (33, 16)])
+def test_spread_is_even_and_symmetric(count, wanted):
+    chosen = spread(count, wanted)
+    assert len(chosen) == min(count, wanted)
+    assert chosen == sorted(set(chosen))
+    if count > wanted:
+        gaps = np.diff([-1, *chosen, count])
+        assert max(gaps[1:-1]) - min(gaps[1:-1]) <= 1
+
+
+def test_a_pack_comes_back_and_has_the_same_bytes():
+    colors = [PackedFrame(i + 0.5, synthetic.picture("gradient", (64, 36), i)) for i in range(3)]
+    luma = [synthetic.picture("rings", (32, 18), i / 20)[..., 0] for i in range(2)]
+    pairs = [(PackedFrame(0.25, luma[0]), PackedFrame(0.3, luma[1]))]
+    data = write_framepack(FramePack(colors=colors, luma_pairs=pairs))
+    assert data == write_framepack(FramePack(colors=colors, luma_pairs=pairs))
+    back = read_framepack(data)
+    assert [frame.time_s for frame in back.colors] == [0.5, 1.5, 2.5]
+    for made, read in zip(colors, back.colors, strict=True):
+        assert np.abs(made.pixels.astype(int) - read.pixels).mean() < 6
+    ((first, second),) = back.luma_pairs
+    assert (first.time_s, second.time_s) == (0.25, 0.3)
+    assert first.pixels.shape == (18, 32)
+    assert np.abs(first.pixels.astype(int) - luma[0]).mean() < 3
+
+
+def test_a_pack_of_nothing_is_a_pack():
+    assert read_framepack(write_framepack(FramePack(colors=[], luma_pairs=[]))).colors == []
+
+
+def test_other_bytes_are_refused():
+    with pytest.raises(DecodeFailed, match="frame pack of 7 bytes"):
+        read_framepack(b"nothing")

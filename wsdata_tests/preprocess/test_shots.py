@@ -1,0 +1,59 @@
+"""Cuts are found at the very frame, near both ends, and nowhere else."""
+
+import numpy as np
+import pytest
+
+from wsdata.preprocess.shots import ShotDetector
+from wsdata_tests import synthetic
+
+SIZE = (160, 90)
+
+
+def _decide(detector, pictures):
+    told = [word for image in pictures for word in detector.push(image)]
+    return told + detector.finish()
+
+
+def _series(*runs):
+    """Pictures of several patterns, so many frames each."""
+    return [
+        synthetic.picture(pattern, SIZE, index / 24)[..., ::-1]
+        for pattern, count in runs
+        for index in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("runs", "cuts"),
+    [
+        ([("bars", 20), ("rings", 20), ("checker", 20)], [20, 40]),
+        ([("bars", 1), ("rings", 20)], [1]),
+        ([("bars", 2), ("rings", 20)], [2]),
+        ([("rings", 20), ("bars", 1)], [20]),
+        ([("rings", 20), ("bars", 2)], [20]),
+        ([("bars", 20), ("rings", 7), ("checker", 7), ("gradient", 20)], [20, 27, 34]),
+        ([("black", 20), ("bars", 20)], [20]),
+        ([("gradient", 60)], []),
+        ([("bars", 1)], []),
+    ],
+)
+def test_cuts_are_where_the_pattern_changes(runs, cuts):
+    told = _decide(ShotDetector(), _series(*runs))
+    assert len(told) == sum(count for _, count in runs)
+    assert [index for index, is_cut in enumerate(told) if is_cut] == cuts
+
+
+def test_a_finished_detector_starts_anew():
+    detector = ShotDetector()
+    first = _decide(detector, _series(("bars", 10), ("rings", 10)))
+    assert _decide(detector, _series(("checker", 12))) == [False] * 12
+    assert _decide(detector, _series(("bars", 10), ("rings", 10))) == first
+
+
+def test_nothing_in_nothing_out():
+    assert ShotDetector().finish() == []
+
+
+def test_slow_brightening_is_no_cut():
+    ramp = [np.full((90, 160, 3), 40 + 2 * i, np.uint8) for i in range(60)]
+    assert not any(_decide(ShotDetector(), ramp))

@@ -1,0 +1,123 @@
+"""Windows against invariants, and against a plain offline reading of the rule."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wsdata.preprocess.windows import Closed, Dropped, Kept, Opened, Windower, WindowRule
+
+TB = Fraction(1, 1000)
+RULE = WindowRule()
+
+
+def _stream(frames):
+    """Feed (pts, end, is_cut) frames; return the events and the most frames held back."""
+    windower = Windower(time_base=TB, rule=RULE)
+    events, most_held, held = [], 0, 0
+    for pts, end, is_cut in frames:
+        told = windower.push(pts, end, is_cut=is_cut)
+        held += 1 - sum(isinstance(event, Kept | Dropped) for event in told)
+        most_held = max(most_held, held)
+        events += told
+    return events + windower.finish(frames[-1][1]), most_held
+
+
+def _windows(events):
+    """[start, end, frames] of every window."""
+    made, current = [], None
+    for event in events:
+        if isinstance(event, Opened):
+            assert current is None
+            current = [event.start_pts, None, []]
+        elif isinstance(event, Kept):
+            assert current is not None
+            current[2].append(event.pts)
+        elif isinstance(event, Closed):
+            assert current is not None
+            current[1] = event.end_pts
+            made.append(tuple(current))
+            current = None
+    assert current is None
+    return made
+
+
+def _oracle(frames):
+    """Windows of whole shots, each known from start to end."""
+    shots, made = [], []
+    for pts, end, is_cut in frames:
+        if is_cut or not shots:
+            shots.append([])
+        shots[-1].append((pts, end))
+    for shot in shots:
+        end = shot[-1][1]
+        start = shot[0][0]
+        while end - start >= 1000 * RULE.min_s:
+            due = [pts for pts, _ in shot if pts - start >= 1000 * RULE.target_s]
+            stop = due[0] if due and end - due[0] >= 1000 * RULE.min_s else end
+            made.append((start, stop, [pts for pts, _ in shot if start <= pts < stop]))
+            start = stop
+    return made
+
+
+lengths = st.lists(st.tuples(st.integers(10, 900), st.integers(0, 30)), min_size=1, max_size=120)
+
+
+@given(lengths)
+@settings(max_examples=150, deadline=None)
+def test_streamed_windows_are_those_of_the_rule(steps):
+    frames, pts = [], 0
+    for length, dice in steps:
+        frames.append((pts, pts + length, dice == 0))
+        pts += length
+    events, _ = _stream(frames)
+    made = _windows(events)
+    assert made == _oracle(frames)
+    cuts = {pts for pts, _, is_cut in frames if is_cut}
+    for start, end, _ in made:
+        assert not any(start < cut < end for cut in cuts)
+        assert 1000 * RULE.min_s <= end - start <= 1000 * RULE.max_s
+    order = [event.pts for event in events if isinstance(event, Kept | Dropped)]
+    assert order == [pts for pts, _, _ in frames]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (1.9, []),
+        (2.0, [2.0]),
+        (7.5, [7.5]),
+        (9.9, [9.9]),
+        (10.0, [8.0, 2.0]),
+        (17.0, [8.0, 9.0]),
+        (25.0, [8.0, 8.0, 9.0]),
+        (26.0, [8.0, 8.0, 8.0, 2.0]),
+    ],
+)
+def test_lengths_of_one_shot(seconds, expected):
+    frames = [(ms, ms + 20, False) for ms in range(0, round(seconds * 1000), 20)]
+    events, _ = _stream(frames)
+    assert [(end - start) / 1000 for start, end, _ in _windows(events)] == expected
+
+
+def test_no_more_than_the_minimum_length_is_held_back():
+    frames = [(ms, ms + 10, ms % 31000 == 30000) for ms in range(0, 120000, 10)]
+    _, most_held = _stream(frames)
+    assert most_held <= 1000 * RULE.min_s / 10
+
+
+def test_strobing_cuts_give_no_clip():
+    frames = [(ms, ms + 40, ms % 320 == 0) for ms in range(0, 20000, 40)]
+    assert _windows(_stream(frames)[0]) == []
+
+
+def test_shots_and_windows_are_numbered():
+    frames = [(ms, ms + 40, ms == 16000) for ms in range(0, 20000, 40)]
+    opened = [event for event in _stream(frames)[0] if isinstance(event, Opened)]
+    assert [(o.shot_index, o.window_index) for o in opened] == [(0, 0), (0, 1), (1, 0)]
+
+
+def test_an_impossible_rule_is_refused():
+    with pytest.raises(ValueError, match="cannot have a target"):
+        WindowRule(min_s=4.0, target_s=16.0, max_s=20.0)
