@@ -16,7 +16,7 @@ from wsdata.errors import PlanError
 from wsdata.shard.plan_words import apportion, choose_period
 
 MAX_BUCKET_PERIOD = 16384  # the smallest share of steps that a bucket can have is about 1 / this
-MAX_STREAM_PERIOD = 4096  # ... and that a stream can have of the draws of one bucket
+MAX_STREAM_PERIOD = 16384  # ... and that a stream can have of the draws of one bucket
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

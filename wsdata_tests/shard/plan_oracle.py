@@ -75,7 +75,7 @@ def walk(rows, *, seed, phases, streams, samples, num_steps):
         inner = {
             bucket: (
                 names := sorted(name for name in pools if name[1] == bucket),
-                _word([rate[name] for name in names], 4096),
+                _word([rate[name] for name in names], 16384),
             )
             for bucket in buckets
         }
