@@ -25,7 +25,6 @@ from wsdata.errors import PlanError
 from wsdata.shard.permute import hash_values, make_key, permute, unpermute
 from wsdata.shard.plan_exclusion import Patch, served_places
 from wsdata.shard.plan_mixture import (
-    BucketMix,
     PhaseMix,
     Pool,
     exact,
@@ -41,7 +40,7 @@ from wsdata.shard.plan_pools import (
     sort_index,
     split_index,
 )
-from wsdata.shard.plan_words import Word
+from wsdata.shard.plan_schedule import Schedule
 
 I64 = NDArray[np.int64]
 
@@ -79,21 +78,6 @@ class Draws(NamedTuple):
     places: I64
 
 
-class _Turn(NamedTuple):
-    phase: int
-    mix: int  # index of the bucket within the phase
-    bucket: BucketMix
-    turn: int  # steps of that bucket before this one, within the phase
-
-
-class _Use(NamedTuple):
-    phase: int
-    mix: int
-    letter: int  # of the pool in the bucket's stream word
-    base: int  # draws of the pool before the phase
-    end: int  # ... and after the part of the phase that was asked about
-
-
 class StepPlan:
     """See the module docstring. Made by `compile`, `from_json` and `plan_patch.apply_patch`."""
 
@@ -114,12 +98,7 @@ class StepPlan:
         self.patches = tuple(patches)
         self._rows = tuple(rows)
         self._keys = [make_key("pool", seed, pool.name) for pool in self.pools]
-        self._starts = [0]
-        for phase in self.phases:
-            self._starts.append(self._starts[-1] + phase.num_steps)
-        self._bucket_words: dict[int, Word] = {}
-        self._stream_words: dict[tuple[int, int], Word] = {}
-        self._bases: dict[tuple[int, int], int] = {}
+        self.schedule = Schedule(self.phases)
 
     @classmethod
     def compile(
@@ -222,7 +201,7 @@ class StepPlan:
     @property
     def num_steps(self) -> int:
         """Steps of all phases together. Later ones can be asked for: the last phase goes on."""
-        return self._starts[-1]
+        return self.schedule.num_steps
 
     @property
     def num_samples(self) -> int:
@@ -252,15 +231,15 @@ class StepPlan:
 
     def phase(self, step: int) -> PhaseMix:
         """Phase that a step belongs to."""
-        return self.phases[self._phase_at(step)]
+        return self.phases[self.schedule.phase_at(step)]
 
     def bucket(self, step: int) -> str:
         """Bucket that a step draws all its samples from."""
-        return self._turn(step).bucket.bucket
+        return self.schedule.turn(step).bucket.bucket
 
     def batch_size(self, step: int) -> int:
         """Samples in a step's global batch."""
-        return self._turn(step).bucket.batch_size
+        return self.schedule.turn(step).bucket.batch_size
 
     def samples(
         self, step: int, *, first_slot: int = 0, end_slot: int | None = None
@@ -282,20 +261,18 @@ class StepPlan:
 
     def draws(self, step: int, *, first_slot: int = 0, end_slot: int | None = None) -> Draws:
         """As `samples`, as arrays of what is served, patches applied."""
-        turn = self._turn(step)
+        turn = self.schedule.turn(step)
         size = turn.bucket.batch_size
         end = size if end_slot is None else end_slot
         if not 0 <= first_slot <= end <= size:
             raise ValueError(f"step {step} has slots [0, {size}), asked for [{first_slot}, {end})")
         slots = np.arange(first_slot, end, dtype=np.int64)
-        letters, counts = self._stream_word(turn.phase, turn.mix).at(turn.turn * size + slots)
-        pools = np.array(turn.bucket.pools, dtype=np.int64)[letters]
+        pools, numbers = self.schedule.draws_at(turn, slots)
         epochs, places = np.zeros_like(slots), np.zeros_like(slots)
         steps = np.full_like(slots, step)
         for pool in cast("list[int]", np.unique(pools).tolist()):
             mask = pools == pool
-            numbers = self._base(turn.phase, pool) + counts[mask]
-            epochs[mask], place = self._place(pool, numbers)
+            epochs[mask], place = self._place(pool, numbers[mask])
             places[mask] = self._served(pool, steps[mask], epochs[mask], place)
         return Draws(steps, slots, pools, epochs, places)
 
@@ -357,31 +334,17 @@ class StepPlan:
         """
         length = self.pools[pool].num_samples
         stride = max(1, _PAIRS_AT_ONCE // len(places))
-        for use in self._uses(pool, until_step):
+        for use in self.schedule.uses(pool, until_step):
             last_epoch = (use.end - 1) // length
             for first in range(use.base // length, last_epoch + 1, stride):
                 span = np.arange(first, min(first + stride, last_epoch + 1), dtype=np.int64)
                 epochs, tiled = np.repeat(span, len(places)), np.tile(places, len(span))
                 positions = unpermute(tiled, length, hash_values(epochs, self._keys[pool]))
-                counts = epochs * length + positions
-                inside = (counts >= use.base) & (counts < use.end)
-                word = self._stream_word(use.phase, use.mix)
-                numbers = word.find(use.letter, counts[inside] - use.base)
-                turns, slots = np.divmod(
-                    numbers, self.phases[use.phase].buckets[use.mix].batch_size
-                )
-                steps = self._starts[use.phase] + self._bucket_word(use.phase).find(use.mix, turns)
+                numbers = epochs * length + positions
+                inside = (numbers >= use.base) & (numbers < use.end)
+                steps, slots = self.schedule.slots_of(use, numbers[inside])
                 pools = np.full_like(steps, pool)
                 yield Draws(steps, slots, pools, epochs[inside], tiled[inside])
-
-    def num_drawn(self, phase: int, pool: int, num_steps: int) -> int:
-        """How often a pool is drawn in the first `num_steps` steps of a phase (by its index)."""
-        for mix, bucket in enumerate(self.phases[phase].buckets):
-            if pool in bucket.pools:
-                turns = self._bucket_word(phase).count(mix, num_steps)
-                word = self._stream_word(phase, mix)
-                return word.count(bucket.pools.index(pool), turns * bucket.batch_size)
-        return 0
 
     def serve(self, pool: int, draws: Draws) -> I64:
         """Places that are served for draws of one pool once the patches are applied."""
@@ -403,48 +366,3 @@ class StepPlan:
             epochs=epochs,
             places=places,
         )
-
-    def _phase_at(self, step: int) -> int:
-        if step < 0:
-            raise ValueError(f"step {step}: steps count from 0")
-        for phase, end in enumerate(self._starts[1:]):
-            if step < end:
-                return phase
-        return len(self.phases) - 1
-
-    def _turn(self, step: int) -> _Turn:
-        phase = self._phase_at(step)
-        local = np.array([step - self._starts[phase]], dtype=np.int64)
-        letters, turns = self._bucket_word(phase).at(local)
-        mix = int(letters[0])
-        return _Turn(phase, mix, self.phases[phase].buckets[mix], int(turns[0]))
-
-    def _uses(self, pool: int, until_step: int) -> Iterator[_Use]:
-        for phase, content in enumerate(self.phases):
-            stop = until_step if phase == len(self.phases) - 1 else self._starts[phase + 1]
-            num_steps = min(stop, until_step) - self._starts[phase]
-            for mix, bucket in enumerate(content.buckets):
-                if pool in bucket.pools and num_steps > 0:
-                    base, drawn = self._base(phase, pool), self.num_drawn(phase, pool, num_steps)
-                    if drawn:
-                        yield _Use(phase, mix, bucket.pools.index(pool), base, base + drawn)
-
-    def _base(self, phase: int, pool: int) -> int:
-        """Draws of a pool in all phases before one."""
-        if (phase, pool) not in self._bases:
-            self._bases[phase, pool] = sum(
-                self.num_drawn(earlier, pool, self.phases[earlier].num_steps)
-                for earlier in range(phase)
-            )
-        return self._bases[phase, pool]
-
-    def _bucket_word(self, phase: int) -> Word:
-        if phase not in self._bucket_words:
-            turns = [bucket.num_turns for bucket in self.phases[phase].buckets]
-            self._bucket_words[phase] = Word(turns)
-        return self._bucket_words[phase]
-
-    def _stream_word(self, phase: int, mix: int) -> Word:
-        if (phase, mix) not in self._stream_words:
-            self._stream_words[phase, mix] = Word(self.phases[phase].buckets[mix].draws)
-        return self._stream_words[phase, mix]

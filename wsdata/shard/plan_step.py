@@ -156,7 +156,7 @@ def _tokens(plan: StepPlan, phase: int, num_steps: int) -> dict[str, Fraction]:
     for bucket in plan.phases[phase].buckets:
         for index in bucket.pools:
             pool = plan.pools[index]
-            drawn = plan.num_drawn(phase, index, num_steps)
+            drawn = plan.schedule.num_drawn(phase, index, num_steps)
             taken = Fraction(pool.num_tokens, pool.num_samples) * drawn
             tokens[pool.stream] = tokens.get(pool.stream, Fraction(0)) + taken
     return tokens
