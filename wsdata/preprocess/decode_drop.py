@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 from wsdata.digest import canonical_json, short_digest
+from wsdata.errors import DecodeFailed
 from wsdata.ids import make_clip_id, parse_drop_key
 from wsdata.media.sandbox import JobReport, Limits, run_job
 from wsdata.orders import StepResult, StepRun
@@ -149,9 +150,14 @@ def _decode_asset(run: StepRun, asset: _Asset, job_runner: RunJob) -> dict[str, 
                 minimum_level=run.settings.get("sandbox_minimum", "seccomp"),
             )
             how = {"attempts": attempt, "path_used": path, "sandbox_level": report.level}
-            if report.status == "ok" and report.result is not None:
+            if report.status != "ok" or report.result is None:
+                failures.append(_failure(report))
+                continue
+            try:
                 return how | _store(run, asset, report.result, out_dir)
-            failures.append(_failure(report))
+            except (DecodeFailed, KeyError, TypeError, ValueError) as error:
+                # the child parsed outside bytes: an answer that makes no sense is its file's
+                failures.append(f"the decoder gave a broken answer: {error}"[:MAX_REASON_LENGTH])
     return how | {
         "status": "quarantined",
         "reason": _quarantine_reason(failures),
@@ -220,10 +226,10 @@ def _with_blob(
     row = {name: value for name, value in made.items() if name != "file"}
     if "file" not in made:
         return row
-    # the child parsed outside bytes: it may name nothing but a plain file that it left
+    # nothing may be named but a plain file that the child left
     path = out_dir / made["file"]
     if _FILE.fullmatch(made["file"]) is None or path.is_symlink() or not path.is_file():
-        raise ValueError(f"{clip_id}: the decoder named {made['file']!r}, which it did not leave")
+        raise DecodeFailed(f"{clip_id}: it named {made['file']!r}, which it did not leave")
     key = run.blob_key(table, clip_id, path.suffix)
     return row | run.put_blob(key, path)
 

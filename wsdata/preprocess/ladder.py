@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wsdata.media.decode import canonical_color
+from wsdata.media.decode import canonical_color, is_hdr
 from wsdata.media.encode import FPS, ClipEncoder, encode_png
 from wsdata.media.probe import display_size
 
@@ -187,7 +187,11 @@ class Scaler:
                 f":time_base=1/1000:pixel_aspect=1/1{color}",
             ),
             graph.add("crop", f"w={crop_width}:h={crop_height}:x={x}:y={y}"),
-            graph.add("scale", f"{width}:{height}:flags={flags}" + _color_of(is_rgb=is_rgb)),
+            graph.add(
+                "scale",
+                f"{width}:{height}:flags={flags}"
+                + _color_of(is_rgb=is_rgb, is_mapped=is_hdr(frame)),
+            ),
             graph.add("format", f"pix_fmts={pixel_format}"),
         ]
         if geometry.turns:
@@ -212,8 +216,9 @@ class Scaler:
         return scaled
 
 
-def _color_of(*, is_rgb: bool) -> str:
-    return "" if is_rgb else ":out_color_matrix=bt709:out_range=limited"
+def _color_of(*, is_rgb: bool, is_mapped: bool) -> str:
+    color = "" if is_rgb else ":out_color_matrix=bt709:out_range=limited"
+    return color + (":out_primaries=bt709:out_transfer=bt709" if is_mapped else "")
 
 
 def frame_span(pts: int, end_pts: int, start_pts: int, time_base: Fraction) -> tuple[int, int]:

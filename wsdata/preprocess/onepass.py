@@ -25,10 +25,12 @@ from wsdata.media.audio import AudioTimeline
 from wsdata.media.decode import (
     canonical_color,
     describe_streams,
+    is_hdr,
     main_audio,
     main_video,
     open_media,
 )
+from wsdata.media.deinterlace import deinterlace
 from wsdata.media.phash import HASH_VERSION, hash_frame
 from wsdata.media.probe import rotation_deg
 from wsdata.media.reader import Gap, MediaReader
@@ -149,12 +151,12 @@ class _Scalers:
     def __init__(self, frame: "VideoFrame", geometry: Geometry) -> None:
         self.geometry = geometry
         self._frame = frame
-        self._color = canonical_color(frame), frame.format.name
+        self._color = canonical_color(frame), is_hdr(frame), frame.format.name
         self._made: dict[str, Scaler] = {}
 
     def fits(self, frame: "VideoFrame") -> bool:
         """Whether a frame's pixels mean the same as those that the scalers were made for."""
-        return self._color == (canonical_color(frame), frame.format.name)
+        return self._color == (canonical_color(frame), is_hdr(frame), frame.format.name)
 
     def _get(self, name: str, side_px: int, pixel_format: str, flags: str) -> Scaler:
         if name not in self._made:
@@ -202,7 +204,7 @@ class _Pass:
     def run(self) -> dict[str, Any]:
         from av import VideoFrame
 
-        items = self._reader.frames()
+        items = deinterlace(self._reader.frames())
         for item in items:  # sound may come first
             if isinstance(item, VideoFrame):
                 self._begin(item)

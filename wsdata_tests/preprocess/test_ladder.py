@@ -161,3 +161,20 @@ def test_a_still_is_kept_to_the_last_bit_of_its_scaling():
     assert pixels.shape == (1, 384, 384, 3)
     assert tuple(pixels[0, 10, 10]) == (235, 16, 16)
     assert tuple(pixels[0, -10, -10]) == (235, 235, 235)
+
+
+def test_h15_hdr_is_mapped_and_its_tags_match_the_pixels():
+    import av
+
+    pixels = synthetic.picture("gradient", (512, 288))
+    frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(format="yuv420p10le")
+    frame.colorspace, frame.color_range = 9, 1
+    frame.color_primaries = 9
+    geometry = make_geometry(512, 288, Fraction(1), 0)
+    plain = Scaler(frame, geometry, (256, 144), "yuv420p").scale(frame)
+    frame.color_trc = 16  # PQ
+    mapped = Scaler(frame, geometry, (256, 144), "yuv420p").scale(frame)
+    assert (mapped.colorspace, mapped.color_trc, mapped.color_primaries) == (1, 1, 1)
+    assert mapped.color_range == 1
+    apart = mapped.to_ndarray().astype(int) - plain.to_ndarray()
+    assert np.abs(apart).mean() > 5
