@@ -5,11 +5,20 @@ import datetime as dt
 from dataclasses import asdict
 from pathlib import Path
 
+import polars as pl
+
+from wsdata import tables
 from wsdata.catalog.objects import read_table
 from wsdata.cli.main import Answer
 from wsdata.cli.opened import open_deployment, table
 from wsdata.errors import CatalogError, WsdataError
-from wsdata.lifecycle.versions import all_versions, base_of, require_version, summarize
+from wsdata.lifecycle.versions import (
+    all_versions,
+    base_of,
+    left_out,
+    require_version,
+    summarize,
+)
 
 
 def list_versions(args: argparse.Namespace) -> Answer:
@@ -57,11 +66,15 @@ def diff(args: argparse.Namespace) -> Answer:
     for version in (args.old, args.new):
         require_version(opened.ledger, version)
         manifest = read_table(opened.ledger, opened.store, "manifests", base_of(version))
-        stated = opened.ledger.present("dataset_version").get(version, {})
-        excluded = stated.get("patch", {}).get("excluded", [])
-        manifest = manifest.filter(~manifest["sample_id"].is_in(excluded))
         exclusions = read_table(opened.ledger, opened.store, "exclusions", base_of(version))
-        sides += [manifest, exclusions]
+        is_out = manifest["sample_id"].is_in(left_out(opened.ledger, version))
+        patched = [
+            {"subject": clip, "asset_id": asset, "reason": "patched", "detail": version}
+            for clip, asset in manifest.filter(is_out)
+            .select("clip_id", "asset_id").unique().sort("clip_id").iter_rows()
+        ]  # fmt: skip
+        told = pl.concat([exclusions, tables.rows_of("exclusions", patched)])
+        sides += [manifest.filter(~is_out), told]
     rows = diff_manifests(*sides).to_dicts()
     data = {"old": args.old, "new": args.new, "changes": rows}
     lines = table(list(rows[0]), [list(row.values()) for row in rows]) if rows else ["no change"]
@@ -85,7 +98,8 @@ def patch(args: argparse.Namespace) -> Answer:
         asdict(made),
         [
             f"{made.version}: {made.parent} without {len(made.excluded)} samples from step "
-            f"{made.from_step} on; plan {made.plan_id[:16]}"
+            f"{made.from_step} on, {made.num_changed_slots} slots changed; plan "
+            f"{made.plan_id[:16]}"
         ],
     )
 

@@ -90,7 +90,8 @@ def _clip_lines(clip: dict[str, Any]) -> list[str]:
         f"  {c['variant']}: {c['text']}  [{c['captioner_version']}]" for c in clip["captions"]
     ]
     lines += [
-        f"  {p['sample_id']} in shard {p['shard'][:12]} row {p['row']}, {p['psnr_db']:.1f} dB"
+        f"  {p['sample_id']} in shard {p['shard'][:12]} row {p['row']}"
+        + ("" if p["psnr_db"] is None else f", {p['psnr_db']:.1f} dB")
         for p in clip["placements"]
     ]
     lines += [
@@ -123,7 +124,7 @@ def plan_show(args: argparse.Namespace) -> Answer:
     ]
     bucket = plan.bucket(args.step)
     data = {"version": args.version, "step": args.step, "bucket": bucket, "samples": samples}
-    lines = [f"step {args.step} of {args.version}: bucket {bucket}, phase {plan.phase(args.step)}"]
+    lines = [f"step {args.step} of {args.version}: bucket {bucket}, phase {plan.phase(args.step).name}"]
     lines += table(
         ["slot", "clip", "stream", "epoch", "shard", "row"],
         [

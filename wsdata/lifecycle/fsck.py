@@ -55,10 +55,11 @@ def check_store(
                 )
         if vault is not None and ref.table == "raw_assets":
             missing += _missing_in_vault(vault, rows, where)
+    told = {each["key"] for each in missing}
     missing += [
         {"key": key, "named_by": why}
         for key, why in pinned_keys(ledger).items()
-        if store.size(key) is None and key not in blobs
+        if store.size(key) is None and key not in told
     ]
     orphans = [each.key for each in verdicts(ledger, store) if each.verdict == "collectable"]
     broken = ledger.verify_chain()

@@ -14,10 +14,10 @@ from wsdata.digest import canonical_json
 from wsdata.errors import CatalogError
 from wsdata.ids import parse_version
 from wsdata.lifecycle.plans import load_plan
-from wsdata.lifecycle.versions import all_versions, base_of, require_version
+from wsdata.lifecycle.versions import all_versions, base_of, left_out, require_version
 from wsdata.records import Fact
-from wsdata.shard.plan_patch import apply_patch
-from wsdata.shard.publish import publish_dataset, read_dataset
+from wsdata.shard.plan_patch import apply_patch, changed_slots
+from wsdata.shard.publish import dataset_key, publish_dataset, read_dataset
 from wsdata.store import BlobStore
 
 
@@ -30,6 +30,7 @@ class PatchResult:
     from_step: int
     excluded: list[str]
     plan_id: str
+    num_changed_slots: int  # that serve another sample than the parent's plan
 
 
 def patch_version(
@@ -51,10 +52,10 @@ def patch_version(
     require_version(ledger, version)
     base = base_of(version)
     samples = samples_of(read_table(ledger, store, "dataset_index", base), subjects)
-    plan = apply_patch(load_plan(ledger, store, version), samples, from_step)
-    earlier = ledger.present("dataset_version").get(version, {}).get("patch", {})
-    excluded = sorted({*samples, *earlier.get("excluded", [])})
-    name = _next_patch(ledger, base)
+    parent = load_plan(ledger, store, version)
+    plan = apply_patch(parent, samples, from_step)
+    excluded = sorted({*samples, *left_out(ledger, version)})
+    name = _next_patch(ledger, store, base, plan.plan_id)
     plan_key = f"training/plans/{plan.plan_id}.json"
     store.put(plan_key, canonical_json(plan.to_json()).encode())
     pointer = read_dataset(store, version)
@@ -75,6 +76,7 @@ def patch_version(
         from_step=from_step,
         excluded=samples,
         plan_id=plan.plan_id,
+        num_changed_slots=len(changed_slots(parent, plan, plan.num_steps)),
     )
 
 
@@ -101,6 +103,12 @@ def samples_of(index: pl.DataFrame, subjects: list[str]) -> list[str]:
     return hits["sample_id"].sort().to_list()
 
 
-def _next_patch(ledger: Ledger, base: str) -> str:
+def _next_patch(ledger: Ledger, store: BlobStore, base: str, plan_id: str) -> str:
+    """The next free name. One published by a patch that was killed is free for the same alone."""
     taken = [parse_version(name)[1] for name in all_versions(ledger) if base_of(name) == base]
-    return f"{base}.{max(taken) + 1}"
+    number = max(taken) + 1
+    while store.size(dataset_key(f"{base}.{number}")) is not None:
+        if read_dataset(store, f"{base}.{number}")["plan_id"] == plan_id:
+            break
+        number += 1
+    return f"{base}.{number}"

@@ -3,15 +3,22 @@
 from typing import Any
 
 from wsdata.catalog.ledger import Ledger
+from wsdata.digest import short_digest
 from wsdata.errors import CatalogError
 from wsdata.records import Fact
 
 
 def list_quarantined(ledger: Ledger) -> list[dict[str, Any]]:
     """Quarantined assets: id, drop, reason, attempts, and whether a release is waiting."""
-    releases = ledger.present("release")
+    waiting = {  # a run that tried a release again says so in what it states
+        asset_id: short_digest(body) for asset_id, body in ledger.present("release").items()
+    }
     return [
-        {"asset_id": asset_id, **body, "released": asset_id in releases}
+        {
+            "asset_id": asset_id,
+            **body,
+            "released": waiting.get(asset_id, body.get("release")) != body.get("release"),
+        }
         for asset_id, body in ledger.present("quarantine").items()
     ]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from wsdata import tables
 from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.objects import read_object
-from wsdata.errors import ObjectMissing
+from wsdata.errors import CatalogError, IntegrityError, ObjectMissing
 from wsdata.orders import FactInput, Input, Step, StepResult, StepRun
 from wsdata.records import ObjectRef, table_key
 from wsdata.store import BlobStore
@@ -41,10 +41,18 @@ _KEPT_PREFIXES = {
     "mirror/": "logs of the engine mirror",
 }
 
+# Made into something else that is kept; they save work where that is lost.
+_SPARE_PREFIXES = {"derived/latents/": "encoded sample, of which a shard was made"}
+COLLECTED = ("spare", "collectable")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What one object is kept for. `verdict`: pinned | live | history | kept | collectable."""
+    """What one object is kept for.
+
+    `verdict`: pinned | live | history | kept | spare | collectable. What is spare is not needed
+    while what was made of it is there; made again, it gives the same.
+    """
 
     key: str
     size_bytes: int
@@ -92,12 +100,17 @@ def verdicts(ledger: Ledger, store: BlobStore) -> list[Verdict]:
         elif key in history:
             verdict, reason = "history", "rows that as-of reads may ask"
         else:
-            prefix = next((p for p in _KEPT_PREFIXES if key.startswith(p)), None)
-            verdict, reason = (
-                ("kept", _KEPT_PREFIXES[prefix]) if prefix else ("collectable", "nothing names it")
-            )
+            verdict, reason = _by_prefix(key)
         found.append(Verdict(key=key, size_bytes=size, verdict=verdict, reason=reason))
     return found
+
+
+def _by_prefix(key: str) -> tuple[str, str]:
+    for verdict, reasons in (("kept", _KEPT_PREFIXES), ("spare", _SPARE_PREFIXES)):
+        for prefix, reason in reasons.items():
+            if key.startswith(prefix):
+                return verdict, reason
+    return "collectable", "nothing names it"
 
 
 def blobs_named(store: BlobStore, refs: list[ObjectRef]) -> dict[str, str]:
@@ -107,8 +120,8 @@ def blobs_named(store: BlobStore, refs: list[ObjectRef]) -> dict[str, str]:
         for column in tables.TABLES[ref.table].blobs:
             try:
                 keys = read_object(store, ref)[column].drop_nulls().unique()
-            except ObjectMissing:
-                continue  # fsck tells of it; what it named is kept by no one else
+            except (ObjectMissing, IntegrityError):
+                continue  # fsck tells of it, and nothing is collected meanwhile
             named |= dict.fromkeys(keys, ref.table)
     return named
 
@@ -123,9 +136,29 @@ def pinned_keys(ledger: Ledger) -> dict[str, str]:
 
 
 def collect_garbage(ledger: Ledger, store: BlobStore, *, is_applied: bool) -> list[Verdict]:
-    """List what nothing refers to, and delete it if told so."""
-    garbage = [each for each in verdicts(ledger, store) if each.verdict == "collectable"]
+    """List what nothing refers to, and delete it if told so.
+
+    Raises:
+        CatalogError: Live rows are lost or damaged, so what they name would look like garbage.
+    """
+    naming = [ref for ref in ledger.all_objects() if tables.TABLES[ref.table].blobs]
+    unread = [ref for ref in naming if not _is_readable(store, ref)]
+    if unread:
+        listed = ", ".join(sorted(f"{ref.table} of {ref.partition}" for ref in unread)[:3])
+        raise CatalogError(
+            f"{len(unread)} live objects of rows are lost or damaged ({listed}), and what they "
+            "name cannot be told from garbage: see `wsdata fsck`, mend them, then collect"
+        )
+    garbage = [each for each in verdicts(ledger, store) if each.verdict in COLLECTED]
     if is_applied:
         for each in garbage:
             store.delete(each.key)
     return garbage
+
+
+def _is_readable(store: BlobStore, ref: ObjectRef) -> bool:
+    try:
+        read_object(store, ref)
+    except (ObjectMissing, IntegrityError):
+        return False
+    return True

@@ -11,12 +11,15 @@ import polars as pl
 from wsdata import tables
 from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.objects import read_table
+from wsdata.curate.withheld import withheld_clips
 from wsdata.digest import digest, short_digest
 from wsdata.errors import CatalogError
-from wsdata.lifecycle.tombstone import Criteria, named_assets, twins_of
-from wsdata.lifecycle.versions import all_versions, base_of, next_version
+from wsdata.lifecycle.plans import load_plan
+from wsdata.lifecycle.tombstone import Criteria, copies, named_assets, twins_of
+from wsdata.lifecycle.versions import all_versions, base_of, left_out, next_version
 from wsdata.orders import FactInput, Step, StepResult, StepRun
 from wsdata.records import Fact
+from wsdata.shard.publish import dataset_key
 from wsdata.store import BlobStore
 
 STEP = Step(
@@ -72,7 +75,8 @@ def request_takedown(
         is_dry_run: Report alone, exclude nothing.
 
     Returns:
-        ``request_id, assets, twins, clips, versions, next_version``.
+        ``request_id, assets, twins, clips, versions, next_version``. Clips of other raw assets
+        that show part of the material are among the clips.
 
     Raises:
         CatalogError: The request names nothing that was landed.
@@ -111,7 +115,9 @@ def report_takedown(ledger: Ledger, store: BlobStore, request_id: str) -> dict[s
     if request_id not in requests:
         known = ", ".join(requests) or "none"
         raise CatalogError(f"no takedown {request_id!r}: there are {known}")
-    body = requests[request_id]
+    body = dict(requests[request_id])
+    # Copies that came after the request are withheld under it too.
+    body["twins"] = sorted({*body["twins"], *twins_of(ledger, store, body["assets"])})
     clips = _clips_of(ledger, store, [*body["assets"], *body["twins"]])
     report = _report(ledger, store, request_id, body, clips)
     return report | {"report_digest": digest(report)}
@@ -132,28 +138,32 @@ def _report(
 
 
 def _use(ledger: Ledger, store: BlobStore, version: str, clips: list[str]) -> dict[str, Any]:
-    from wsdata.lifecycle.plans import load_plan
-
     index = read_table(ledger, store, "dataset_index", base_of(version))
-    used = index.filter(pl.col("clip_id").is_in(clips))
-    patch = ledger.present("dataset_version").get(version, {}).get("patch", {})
-    used = used.filter(~pl.col("sample_id").is_in(patch.get("excluded", [])))
-    use: dict[str, Any] = {
+    used = index.filter(
+        pl.col("clip_id").is_in(clips) & ~pl.col("sample_id").is_in(left_out(ledger, version))
+    )
+    steps = _steps_of(ledger, store, version, used["clip_id"].unique().sort().to_list())
+    return {
         "version": version,
         "samples": used.height,
         "shards": sorted(used["shard"].unique()),
-        "first_step": None,
+        "first_step": min(steps, default=None),
+        "num_steps": len(steps),
     }
-    plan = load_plan(ledger, store, version) if used.height else None
-    if plan is not None:
-        served = [
-            plan.where(clip, until_step=plan.num_steps) for clip in used["clip_id"].unique().sort()
-        ]
-        steps = [where[0] for each in served for where in each]
-        use |= {"first_step": min(steps, default=None), "num_steps": len(set(steps))}
-    return use
+
+
+def _steps_of(ledger: Ledger, store: BlobStore, version: str, clips: list[str]) -> set[int]:
+    """Steps that serve any of the clips; none where the version has no plan yet."""
+    if not clips or store.size(dataset_key(version)) is None:
+        return set()
+    plan = load_plan(ledger, store, version)
+    return {served.step for clip in clips for served in plan.where(clip, plan.num_steps)}
 
 
 def _clips_of(ledger: Ledger, store: BlobStore, assets: list[str]) -> pl.DataFrame:
-    clips = read_table(ledger, store, "clips").filter(pl.col("asset_id").is_in(assets))
-    return clips.unique("clip_id").sort("clip_id")
+    """Clips that tombstones of some assets withhold, asked as the cut asks."""
+    clips = read_table(ledger, store, "clips").unique("clip_id")
+    pairs = read_table(ledger, store, "match_pairs")
+    stones: dict[str, dict[str, Any]] = {asset: {} for asset in assets}
+    withheld = withheld_clips(clips, copies(ledger, store), pairs, stones)
+    return clips.join(withheld, on="clip_id", how="semi").sort("clip_id")

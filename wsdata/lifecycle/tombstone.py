@@ -7,7 +7,7 @@ import polars as pl
 from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.objects import read_table
 from wsdata.errors import CatalogError
-from wsdata.ingest.neardup import group_near_duplicates
+from wsdata.ingest.neardup import canonical_copies
 from wsdata.store import BlobStore
 
 
@@ -55,11 +55,30 @@ def _some(hits: set[str], what: str) -> set[str]:
     return hits
 
 
+def copies(ledger: Ledger, store: BlobStore) -> pl.DataFrame:
+    """Groups of near duplicates among all that is live, as the next cut will find them.
+
+    Returns:
+        ``asset_id`` and ``canonical_id``; see `neardup.canonical_copies`.
+    """
+    return canonical_copies(
+        read_table(ledger, store, "match_pairs"),
+        read_table(ledger, store, "asset_quality"),
+        read_table(ledger, store, "clips")["asset_id"].unique(),
+    )
+
+
 def twins_of(ledger: Ledger, store: BlobStore, assets: list[str]) -> list[str]:
     """Near duplicates of some assets that are not among them, sorted."""
-    groups = group_near_duplicates(
-        read_table(ledger, store, "match_pairs"), read_table(ledger, store, "asset_quality")
-    )
+    groups = copies(ledger, store)
     touched = groups.filter(pl.col("asset_id").is_in(assets))["canonical_id"].unique()
     members = groups.filter(pl.col("canonical_id").is_in(touched.to_list()))["asset_id"]
     return sorted(set(members) - set(assets))
+
+
+def is_withheld(ledger: Ledger, store: BlobStore, asset_id: str) -> bool:
+    """Whether a raw asset is tombstoned, or a near duplicate of one that is."""
+    stones = set(ledger.present("tombstone"))
+    return bool(stones) and (
+        asset_id in stones or not stones.isdisjoint(twins_of(ledger, store, [asset_id]))
+    )

@@ -53,6 +53,12 @@ def base_of(version: str) -> str:
     return f"v{parse_version(version)[0]}"
 
 
+def left_out(ledger: Ledger, version: str) -> list[str]:
+    """Samples that a patch leaves out of its base, sorted; none for a cut version."""
+    body = ledger.present("dataset_version").get(version, {})
+    return body.get("patch", {}).get("excluded", [])
+
+
 def require_version(ledger: Ledger, version: str) -> None:
     """Check that a version exists.
 
@@ -77,13 +83,12 @@ def summarize(ledger: Ledger, store: BlobStore, version: str) -> VersionSummary:
     base = base_of(version)
     manifest = read_table(ledger, store, "manifests", base)
     index = read_table(ledger, store, "dataset_index", base)
-    body: dict[str, Any] = ledger.present("dataset_version").get(version, {})
-    excluded = set(body.get("patch", {}).get("excluded", ()))
-    manifest = manifest.filter(~pl.col("sample_id").is_in(sorted(excluded)))
+    stated: dict[str, dict[str, Any]] = ledger.present("dataset_version")
+    manifest = manifest.filter(~pl.col("sample_id").is_in(left_out(ledger, version)))
     return VersionSummary(
         version=version,
-        parent=base if version != base else body.get("parent"),
-        as_of_date=body.get("as_of_date"),
+        parent=stated.get(version, {}).get("parent"),
+        as_of_date=stated.get(base, {}).get("as_of_date"),
         manifest_digest=manifest_digest(manifest),
         num_samples=manifest.height,
         num_shards=index["shard"].n_unique(),

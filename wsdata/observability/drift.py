@@ -63,7 +63,8 @@ def drift_rows(scores: pl.DataFrame) -> pl.DataFrame:
     known = scores.filter(pl.col("status") == "ok").filter(
         pl.col("clip_id").map_elements(in_reference_slice, return_dtype=pl.Boolean)
     )
-    known = known.unique(["clip_id", "filter", "score_name", "model_version"])
+    subject = ["clip_id", "filter", "score_name", "model_version"]
+    known = known.sort(*subject, "score").unique(subject, keep="first")
     summary = (
         known.group_by("filter", "score_name", "model_version")
         .agg(

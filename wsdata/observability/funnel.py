@@ -6,8 +6,8 @@ import polars as pl
 
 from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.objects import read_table
-from wsdata.ingest.neardup import group_near_duplicates
-from wsdata.lifecycle.versions import base_of, latest_version
+from wsdata.lifecycle.tombstone import copies
+from wsdata.lifecycle.versions import base_of, latest_version, left_out, require_version
 from wsdata.recipe import TIERS
 from wsdata.store import BlobStore
 
@@ -30,8 +30,14 @@ def funnel(
         version: The dataset version whose cut is told; the newest without it.
 
     Returns:
-        ``{"totals": {...}, "files": [...]}`` with the fields that DESIGN 9 fixes.
+        ``{"totals": {...}, "files": [...]}`` with the fields that DESIGN 9 fixes. Near
+        duplicates are raw assets with clips, of which a better copy is there.
+
+    Raises:
+        CatalogError: No such version.
     """
+    if version is not None:
+        require_version(ledger, version)
     provenance = read_table(ledger, store, "provenance", drop)
     if source is not None:
         provenance = provenance.filter(pl.col("source") == source)
@@ -39,9 +45,7 @@ def funnel(
     status = _latest_rows(read_table(ledger, store, "decode_status", drop), "asset_id", assets)
     clips = _latest_rows(read_table(ledger, store, "clips", drop), "clip_id", assets)
     gates = _latest_rows(read_table(ledger, store, "gates", drop), "clip_id", assets)
-    groups = group_near_duplicates(
-        read_table(ledger, store, "match_pairs"), read_table(ledger, store, "asset_quality")
-    ).filter(pl.col("asset_id").is_in(assets))
+    groups = copies(ledger, store).filter(pl.col("asset_id").is_in(clips["asset_id"].unique()))
     version = version or latest_version(ledger)
     totals = {
         "raw_assets": len(assets),
@@ -75,7 +79,8 @@ def _cut_totals(
         )
 
     exclusions = of("exclusions")
-    manifest = of("manifests")
+    patched = left_out(ledger, version) if version else []
+    manifest = of("manifests").filter(~pl.col("sample_id").is_in(patched))
     lost = read_table(ledger, store, "index_losses", base_of(version) if version else "-")
     prefixes = {asset[:24] for asset in assets}
     excluded = dict(exclusions.group_by("reason").agg(pl.col("subject").n_unique()).iter_rows())

@@ -80,21 +80,24 @@ def kill_rates(
 
 
 def score_histograms(scores: pl.DataFrame) -> pl.DataFrame:
-    """Histogram of every score by source and model version; bins over [0, 1] or [0, max]."""
+    """Histogram of every score by source and model version.
+
+    Bins are `NUM_BINS` of one width over [0, 1], wider where a score lies outside.
+    """
     known = scores.filter(pl.col("status") == "ok")
     keys = ["filter", "score_name", "source", "model_version"]
     rows: list[dict] = []
     for values, group in sorted(known.group_by(keys), key=lambda each: each[0]):
-        top = max(1.0, float(group["score"].max() or 0.0))  # pyright: ignore[reportArgumentType]
-        width = top / NUM_BINS
-        bins = (group["score"].clip(0, None) / width).floor().clip(0, NUM_BINS - 1).cast(pl.Int64)
+        bottom = min(0.0, *group["score"].bottom_k(1))
+        width = (max(1.0, *group["score"].top_k(1)) - bottom) / NUM_BINS
+        bins = ((group["score"] - bottom) / width).floor().clip(0, NUM_BINS - 1).cast(pl.Int64)
         counts = bins.value_counts().sort(bins.name).rows()
         rows += [
             {
                 **dict(zip(keys, values, strict=True)),
                 "bin": index,
-                "low": index * width,
-                "high": (index + 1) * width,
+                "low": bottom + index * width,
+                "high": bottom + (index + 1) * width,
                 "num_clips": count,
             }
             for index, count in counts

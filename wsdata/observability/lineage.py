@@ -9,7 +9,8 @@ from wsdata.catalog.locator import drops_of_asset, rows_of_asset
 from wsdata.catalog.objects import read_table
 from wsdata.errors import CatalogError
 from wsdata.ids import ASSET_PREFIX_LENGTH, parse_clip_id
-from wsdata.lifecycle.versions import all_versions, base_of, require_version
+from wsdata.lifecycle.tombstone import is_withheld
+from wsdata.lifecycle.versions import all_versions, base_of, left_out, require_version
 from wsdata.store import BlobStore
 from wsdata.tables import FILTERS
 
@@ -54,7 +55,7 @@ def lineage_clip(ledger: Ledger, store: BlobStore, clip_id: str) -> dict[str, An
         .to_dicts(),
         "placements": _placements(ledger, store, clip_id),
         "manifests": _manifests(ledger, store, clip_id),
-        "tombstoned": clip["asset_id"] in ledger.present("tombstone"),
+        "tombstoned": is_withheld(ledger, store, clip["asset_id"]),
     }
 
 
@@ -81,7 +82,7 @@ def lineage_asset(ledger: Ledger, store: BlobStore, asset_prefix: str) -> dict[s
         "probe": probes.to_dicts()[0] if probes.height else None,
         "decode_status": status.to_dicts()[0] if status.height else None,
         "clips": [lineage_clip(ledger, store, clip_id) for clip_id in clips],
-        "tombstoned": asset_id in ledger.present("tombstone"),
+        "tombstoned": is_withheld(ledger, store, asset_id),
     }
 
 
@@ -150,11 +151,9 @@ def _placements(ledger: Ledger, store: BlobStore, clip_id: str) -> list[dict[str
 
 def _manifests(ledger: Ledger, store: BlobStore, clip_id: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    stated = ledger.present("dataset_version")
     for version in all_versions(ledger):
-        excluded = stated.get(version, {}).get("patch", {}).get("excluded", [])
         rows = read_table(ledger, store, "manifests", base_of(version)).filter(
-            (pl.col("clip_id") == clip_id) & ~pl.col("sample_id").is_in(excluded)
+            (pl.col("clip_id") == clip_id) & ~pl.col("sample_id").is_in(left_out(ledger, version))
         )
         found += [
             {"version": version, "stream": stream, "tier": tier, "samples": samples}

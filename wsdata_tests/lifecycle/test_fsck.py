@@ -1,0 +1,121 @@
+import sqlite3
+
+import pytest
+
+from wsdata.ids import raw_key
+from wsdata.lifecycle.fsck import check_store
+from wsdata.lifecycle.snapshot import STEP as SNAPSHOT
+from wsdata.store import open_store
+from wsdata_tests.lifecycle.fabricated import A, B, asset_id
+
+
+def _check(home, *, is_deep=False):
+    return check_store(home.ledger, home.store, vault=home.deployment.vault, is_deep=is_deep)
+
+
+def _replace(home, key, data=b"other bytes"):
+    home.store.delete(key)
+    home.store.put(key, data)
+
+
+def _one(home, table, column="key"):
+    return home.rows(table)[column].drop_nulls().sort()[0]
+
+
+def test_a_whole_home_has_no_fault(home):
+    home.run_step(SNAPSHOT, "v1")
+    found = _check(home, is_deep=True)
+    assert found["ok"]
+    assert not any(found[name] for name in ("missing", "damaged", "orphans", "broken_commit"))
+    assert found["objects"] == len(home.ledger.all_objects())
+    named = {
+        *home.rows("raw_assets")["key"].drop_nulls(), *home.rows("transcodes_256p")["key"],
+        *home.rows("frame_packs")["key"], *home.rows("placements")["shard_key"],
+        *home.rows("caption_packs")["key"],
+        *home.rows("step_plans").select("key", "index_key", "pointer_key").row(0),
+    }  # fmt: skip
+    assert found["blobs"] == len(named)
+
+
+@pytest.mark.parametrize("table", ["clips", "placements"])
+def test_a_missing_object_of_rows_is_told_with_its_partition(home, table):
+    ref = home.ledger.live(table)[0]
+    home.store.delete(ref.key)
+    found = _check(home)
+    assert not found["ok"]
+    assert {"key": ref.key, "named_by": f"{table} of {ref.partition}"} in found["missing"]
+
+
+@pytest.mark.parametrize("table", ["clips", "placements"])
+def test_a_damaged_object_of_rows_is_told(home, table):
+    ref = home.ledger.live(table)[0]
+    _replace(home, ref.key)
+    found = _check(home)
+    assert not found["ok"]
+    assert [each["key"] for each in found["damaged"]] == [ref.key]
+    assert "bytes have digest" in found["damaged"][0]["fault"]
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("raw_assets", "key"), ("frame_packs", "key"), ("placements", "shard_key"),
+     ("step_plans", "pointer_key")],
+)  # fmt: skip
+def test_a_missing_blob_is_told_once(home, table, column):
+    key = _one(home, table, column)
+    home.store.delete(key)
+    found = _check(home)
+    assert not found["ok"]
+    assert [each["key"] for each in found["missing"]] == [key]
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("raw_assets", "key"), ("transcodes_256p", "key"), ("placements", "shard_key"),
+     ("caption_packs", "key")],
+)  # fmt: skip
+def test_a_damaged_blob_is_seen_by_a_deep_check_alone(home, table, column):
+    key = _one(home, table, column)
+    _replace(home, key)
+    assert _check(home)["ok"]
+    found = _check(home, is_deep=True)
+    assert not found["ok"]
+    assert [each["key"] for each in found["damaged"]] == [key]
+
+
+def test_a_vault_member_that_is_gone_is_told(home):
+    open_store(home.deployment.vault).delete(raw_key(asset_id("sealed")))
+    found = _check(home)
+    assert not found["ok"]
+    assert found["missing"] == [
+        {"key": f"vault:{asset_id('sealed')}", "named_by": f"raw_assets of {A}"}
+    ]
+
+
+def test_a_pinned_object_that_is_gone_is_told_once(home):
+    home.run_step(SNAPSHOT, "v1")
+    (ref,) = home.ledger.live("manifests")
+    for key in (ref.key, "training/datasets/v1.json"):
+        home.store.delete(key)
+    keys = [each["key"] for each in _check(home)["missing"]]
+    assert sorted(keys) == sorted([ref.key, "training/datasets/v1.json"])
+
+
+def test_an_orphan_is_listed_and_is_no_fault(home):
+    home.store.put("derived/frame_packs/t0/old.tar", b"loose")
+    found = _check(home)
+    assert found["ok"]
+    assert found["orphans"] == ["derived/frame_packs/t0/old.tar"]
+
+
+@pytest.mark.parametrize("column", ["body", "step", "partition"])
+def test_a_commit_that_was_rewritten_breaks_the_chain(home, column):
+    home.ledger.state([], step="nothing")
+    with sqlite3.connect(home.deployment.catalog) as connection:
+        (old,) = connection.execute("SELECT body FROM commits WHERE seq = 3").fetchone()
+        new = old.replace('"facts":[]', '"facts":[["pin","v1","0"]]') if column == "body" else "x"
+        connection.execute(f"UPDATE commits SET {column} = ? WHERE seq = 3", (new,))  # noqa: S608
+    found = _check(home)
+    assert not found["ok"]
+    assert found["broken_commit"] == 3
+    assert B not in str(found["missing"])
