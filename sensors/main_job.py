@@ -89,7 +89,8 @@ class MainJob:
         ask = self._is_lost if only_lost else self._is_unfinished
         unfinished = [step for step in steps if ask(step, partition)]
         if not unfinished:
-            self.summary.skipped.append(name)
+            if name not in self.summary.skipped:  # a version is asked twice: mended, then made
+                self.summary.skipped.append(name)
             return True
         self._add_partition(spec.partition, partition)
         chosen = unfinished

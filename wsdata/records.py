@@ -34,7 +34,7 @@ def table_key(sha256: str) -> str:
 class Fact:
     """One append-only statement of the ledger about a subject.
 
-    Kinds: quarantine, release, tombstone, takedown, pin, dataset_version, run_served,
+    Kinds: quarantine, release, tombstone, takedown, pin, dataset_version, cut_recipe, run_served,
     eval_listing, approval.
     """
 
