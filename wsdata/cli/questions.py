@@ -124,7 +124,8 @@ def plan_show(args: argparse.Namespace) -> Answer:
     ]
     bucket = plan.bucket(args.step)
     data = {"version": args.version, "step": args.step, "bucket": bucket, "samples": samples}
-    lines = [f"step {args.step} of {args.version}: bucket {bucket}, phase {plan.phase(args.step).name}"]
+    phase = plan.phase(args.step).name
+    lines = [f"step {args.step} of {args.version}: bucket {bucket}, phase {phase}"]
     lines += table(
         ["slot", "clip", "stream", "epoch", "shard", "row"],
         [

@@ -38,7 +38,7 @@ _KEPT_PREFIXES = {
     "training/packs/": "caption pack",
     "derived/captions/": "contact sheet",
     "inbox/": "reports of trainers",
-    "mirror/": "logs of the engine mirror",
+    "mirror/": "engine mirror: logs, and links to rows",
 }
 
 # Made into something else that is kept; they save work where that is lost.

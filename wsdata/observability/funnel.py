@@ -45,7 +45,7 @@ def funnel(
     status = _latest_rows(read_table(ledger, store, "decode_status", drop), "asset_id", assets)
     clips = _latest_rows(read_table(ledger, store, "clips", drop), "clip_id", assets)
     gates = _latest_rows(read_table(ledger, store, "gates", drop), "clip_id", assets)
-    groups = copies(ledger, store).filter(pl.col("asset_id").is_in(clips["asset_id"].unique()))
+    groups = copies(ledger, store).join(clips, on="asset_id", how="semi")
     version = version or latest_version(ledger)
     totals = {
         "raw_assets": len(assets),

@@ -130,7 +130,8 @@ def _scores(
     frames = [
         _of_clip(ledger, store, f"{name}_scores", drops, clip_id).select(wanted) for name in FILTERS
     ]
-    return pl.concat(frames).unique().sort("filter", "score_name", "model_version").to_dicts()
+    order = ["filter", "score_name", "model_version", "status", "score", "reason"]
+    return pl.concat(frames).unique().sort(order).to_dicts()
 
 
 def _placements(ledger: Ledger, store: BlobStore, clip_id: str) -> list[dict[str, Any]]:

@@ -1,10 +1,12 @@
 """Engine mirror: the live objects registered as Delta tables, for other engines, uncopied.
 
-Each table becomes ``mirror/<table>/_delta_log`` in a folder store, naming the very Parquet
-objects that the ledger says are live. Other kinds of store are told so and left alone.
+Each table becomes a folder ``mirror/<table>`` of a folder store: hard links to the very Parquet
+objects that the ledger says are live, and a log that names them (engines do not follow names
+that lead out of a table's folder). Other kinds of store are left alone.
 """
 
 import json
+import os
 from pathlib import Path
 
 import polars as pl
@@ -86,12 +88,18 @@ def _write_log(store: FolderStore, root: Path, table: str, refs: list[ObjectRef]
             }
         },
     ]
-    for sha256, ref in sorted({ref.sha256: ref for ref in refs}.items()):
-        path = store.path_of(ref.key).absolute()
+    objects = sorted({ref.sha256: ref for ref in refs}.items())
+    log = root / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    for sha256, ref in objects:
+        path, source = root / f"{sha256}.parquet", store.path_of(ref.key)
+        if not (path.exists() and path.samefile(source)):  # none yet, or of an object made anew
+            path.unlink(missing_ok=True)
+            os.link(source, path)
         actions.append(
             {
                 "add": {
-                    "path": path.as_uri(),
+                    "path": path.name,
                     "partitionValues": {},
                     "size": path.stat().st_size,
                     "modificationTime": 0,
@@ -101,11 +109,12 @@ def _write_log(store: FolderStore, root: Path, table: str, refs: list[ObjectRef]
                 }
             }
         )
-    log = root / "_delta_log"
-    log.mkdir(parents=True, exist_ok=True)
     temp = log / ".new"
     temp.write_text("".join(f"{json.dumps(action)}\n" for action in actions))
     temp.rename(log / f"{0:020d}.json")
+    for old in root.glob("*.parquet"):
+        if old.stem not in dict(objects):
+            old.unlink()  # a link that an earlier log named; the object stays
 
 
 def hash_name(name: str) -> int:

@@ -72,6 +72,9 @@ LISTED = [
 LOST = sample_ids(clip_id("lake", 1))[1]
 
 
+CLIPS = [clip_id(name, n) for name, count in NUM_CLIPS.items() for n in range(count)]
+
+
 @dataclass(frozen=True)
 class Home:
     """A WSDATA_HOME of this kind, opened."""
@@ -250,8 +253,9 @@ def _blob(home: Home, key: str) -> dict[str, Any]:
 def _scores(name: str, clips: list[dict[str, Any]], source: str) -> list[dict[str, Any]]:
     return [
         {"clip_id": c["clip_id"], "asset_id": c["asset_id"], "source": source, "filter": name,
-         "score_name": "value", "model_version": f"{name}-1", **_score(name, n)}
-        for n, c in enumerate(clips)
+         "score_name": "value", "model_version": f"{name}-1",
+         **_score(name, CLIPS.index(c["clip_id"]))}
+        for c in clips
     ]  # fmt: skip
 
 
