@@ -27,10 +27,10 @@ ui: setup  ## the Dagster UI on the same state, at http://127.0.0.1:3000
 	@$(PY) launch.py ui
 
 test: setup lint  ## lint, types, import contracts, default tests
-	@$(PY) -m pytest -q -m "not slow and not gpu"
+	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not slow and not gpu"
 
 test-slow: setup lint  ## the long tests too
-	@$(PY) -m pytest -q -m "not gpu"
+	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not gpu"
 
 lint: setup
 	@.venv/bin/ruff check .

@@ -224,7 +224,7 @@ class Ledger:
             )
         if missing := set(order.tables) - set(report.objects):
             raise CatalogError(
-                f"{order.stage}/{order.step} of {order.partition}: the report lacks {sorted(missing)}"
+                f"{order.stage}/{order.step} of {order.partition}: no {sorted(missing)} reported"
             )
         with self._writing() as connection:
             live = {table: self._live_row(connection, ref) for table, ref in report.objects.items()}

@@ -39,7 +39,13 @@ def launch(home: str, arguments: list[str]) -> Answer:
     root = checkout()
     process = subprocess.Popen(  # noqa: S603 - our own launcher, arguments checked above
         [sys.executable, str(root / LAUNCHER), *arguments],
-        env={**os.environ, "WSDATA_HOME": home, "PYTHONPATH": str(root)},
+        env={
+            **os.environ,
+            "WSDATA_HOME": home,
+            "PYTHONPATH": os.pathsep.join(
+                [path for path in (os.environ.get("PYTHONPATH"), str(root)) if path]
+            ),
+        },
     )
     while True:
         try:
