@@ -91,7 +91,9 @@ def run(run: StepRun, *, job_runner: RunJob = run_job) -> StepResult:
 
     workers = max(1, int(run.settings.get("num_threads", 2)))
     with ThreadPoolExecutor(max_workers=workers) as executor:
-        waiting = {executor.submit(work, asset): asset for asset in assets}
+        # Longest first, so that no long file is begun when the others are done.
+        by_length = sorted(assets, key=lambda asset: asset.wall_s, reverse=True)
+        waiting = {executor.submit(work, asset): asset for asset in by_length}
         try:
             for done in as_completed(waiting):
                 asset = waiting[done]
