@@ -4,6 +4,7 @@ Each file is streamed once: hashed while it is copied, then the carve decides, t
 Nothing of a file is looked at but its bytes' digest. Probing belongs to `fingerprint`.
 """
 
+import functools
 import hashlib
 import json
 import tempfile
@@ -64,16 +65,11 @@ def run(run: StepRun) -> StepResult:
     """
     folder = Path(run.settings["landing"]) / run.order.partition
     paths = run.unit("listing:" + run.order.partition, lambda: _listing(folder))["paths"]
-    vault = VaultWriter(run.settings["vault"])
-    eval_list = frozenset(run.settings["eval_list"])
+    land = _lander(run, folder)
     landed: list[dict[str, Any]] = []
     for done, path in enumerate(paths, start=1):
         landed.append(
-            run.unit(
-                f"{run.order.partition}/{path}",
-                _lander(run, folder, path, vault, eval_list),
-                blobs=("key",),
-            )
+            run.unit(f"{run.order.partition}/{path}", functools.partial(land, path), blobs=("key",))
         )
         if landed[-1]["in_vault"]:
             _purge(folder, path)
@@ -102,17 +98,21 @@ def _listing(folder: Path) -> dict[str, Any]:
     return {"paths": [path.as_posix() for path in media_files(folder)]}
 
 
-def _lander(
-    run: StepRun, folder: Path, path: str, vault: VaultWriter, eval_list: frozenset[str]
-) -> Callable[[], dict[str, Any]]:
-    def land() -> dict[str, Any]:
+def _lander(run: StepRun, folder: Path) -> Callable[[str], dict[str, Any]]:
+    vault = VaultWriter(run.settings["vault"])
+    eval_list = frozenset(run.settings["eval_list"])
+    # Read once, and only if some file is landed now: a purge shortens the sidecar meanwhile.
+    stated = functools.cache(lambda: (read_declaration(folder), read_records(folder)))
+
+    def land(path: str) -> dict[str, Any]:
         source = folder / path
         if not source.is_file():
             raise ObjectMissing(
                 f"{path} of {folder.name}: its raw object is not in the store and no landing copy "
                 "is kept: deliver the same bytes again in a new drop"
             )
-        declaration, record = read_declaration(folder), read_records(folder).get(path, {})
+        declaration, records = stated()
+        record = records.get(path, {})
         with tempfile.TemporaryDirectory(dir=_scratch(run)) as scratch:
             copy = Path(scratch) / "copy"
             asset_id, size_bytes = _copy_hashing(source, copy)

@@ -137,3 +137,20 @@ def test_the_carve_keeps_its_share_and_never_changes_its_mind():
     assert carved < more
     assert carve_reason(ids[0], salt="s", share=0.0, eval_list={ids[0]}) == "listed"
     assert all(carve_reason(i, salt="s", share=1.0, eval_list=()) == "share" for i in ids[:9])
+
+
+def test_h8_five_thousand_tiny_files(tmp_path, monkeypatch):
+    import os
+
+    monkeypatch.setattr(os, "fsync", lambda _handle: None)  # what is tested is not the disk
+    drop = tmp_path / "landing" / "licensed.acme.20261101.001"
+    drop.mkdir(parents=True)
+    (drop / "drop.toml").write_text('source_tier="licensed"\nsource="acme"\nlicense_id="x"\n')
+    for n in range(5000):
+        (drop / f"{n:05d}.png").write_bytes(b"%d" % (n % 4990))
+    (drop / "_READY").write_text("")
+    store = FolderStore(tmp_path / "store")
+    report = run_step(land.STEP, _order(tmp_path, drop.name), store)
+    rows = rows_made(store, report, "raw_assets")
+    assert rows.height == 4990
+    assert rows["num_files"].sum() == 5000
