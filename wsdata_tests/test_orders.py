@@ -227,3 +227,19 @@ def test_a_second_engine_appends_its_rows(deployment):
     assert [ref.version for ref in ledger.live("label_qc", DROP)] == ["1.two"]
     pinned = ledger.live("label_qc", DROP, version="1.one")
     assert len(pinned) == 1
+
+
+def test_what_was_lost_may_come_back_as_other_bytes(deployment):
+    ledger, store = deployment.open_ledger(), deployment.open_store()
+    order = _order(SOURCE, deployment)
+    ledger.commit(order, execute(order, SOURCE.function, store))
+
+    def other(run):
+        rows = [{"clip_id": "other", "variant": "dense"}]
+        return StepResult(tables={"label_qc": tables.rows_of("label_qc", rows)})
+
+    sys.modules["made_up_steps"].other = other
+    again = execute(order, "made_up_steps:other", store)
+    assert ledger.commit(order, again) == {"label_qc": False}, "the first result stays"
+    assert ledger.commit(order, again, replaces_lost=True) == {"label_qc": True}
+    assert ledger.live("label_qc") == [again.objects["label_qc"]]

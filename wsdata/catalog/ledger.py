@@ -206,10 +206,18 @@ class Ledger:
 
     # writing ---------------------------------------------------------------------------------
 
-    def commit(self, order: Order, report: Report, *, run_id: str | None = None) -> dict[str, bool]:
+    def commit(
+        self,
+        order: Order,
+        report: Report,
+        *,
+        run_id: str | None = None,
+        replaces_lost: bool = False,
+    ) -> dict[str, bool]:
         """Make a step's objects live, and state its facts, in one transaction.
 
-        The first result of one order wins: a second report of the same order is no change.
+        The first result of one order wins: a second report of the same order is no change,
+        unless it `replaces_lost` objects, which an engine that is not deterministic made anew.
 
         Returns:
             For each table, whether its content changed.
@@ -228,7 +236,13 @@ class Ledger:
             )
         with self._writing() as connection:
             live = {table: self._live_row(connection, ref) for table, ref in report.objects.items()}
-            if all(row is not None and row.order_digest == order.digest for row in live.values()):
+            is_same = not replaces_lost or all(
+                row is not None and row.sha256 == report.objects[table].sha256
+                for table, row in live.items()
+            )
+            if is_same and all(
+                row is not None and row.order_digest == order.digest for row in live.values()
+            ):
                 return dict.fromkeys(live, False)
             seq = self._append_commit(
                 connection,
