@@ -115,8 +115,9 @@ def materialize(
     report = bench.finished(step, order)
     is_unchanged = report is not None
     if report is None:
+        is_lost = bench.kept(step, partition) is None
         report = _do(context, step, order, bench, pools)
-        bench.ledger.commit(order, report, run_id=context.run.run_id)
+        bench.ledger.commit(order, report, run_id=context.run.run_id, replaces_lost=is_lost)
     # Where another worker's result came first, that one is live.
     live = {
         table: (bench.ledger.live(table, partition, version=ref.version) or [ref])[0]

@@ -88,7 +88,7 @@ def test_a_report_of_another_order_or_without_a_table_commits_nothing(ledger):
     order, objects = _order(made=("clips", "gates"))
     with pytest.raises(CatalogError, match="answers order"):
         ledger.commit(order, _report(_order(content="b")[0], objects))
-    with pytest.raises(CatalogError, match=r"lacks \['gates'\]"):
+    with pytest.raises(CatalogError, match="reported"):
         ledger.commit(order, _report(order, {"clips": objects["clips"]}))
     assert ledger.seq == 0
 
