@@ -8,9 +8,10 @@ import errno
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from wsdata.errors import ObjectMissing, StoreError, StoreFull
@@ -41,6 +42,10 @@ class BlobStore(Protocol):
 
     def size(self, key: str) -> int | None:
         """Return an object's size in bytes, or None where there is none."""
+        ...
+
+    def age_s(self, key: str) -> float:
+        """Return the seconds since an object was put. Raises ObjectMissing."""
         ...
 
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:
@@ -128,6 +133,13 @@ class FolderStore:
         except FileNotFoundError:
             return None
 
+    def age_s(self, key: str) -> float:
+        """Return the seconds since an object was put."""
+        try:
+            return time.time() - self._path(key).stat().st_mtime
+        except FileNotFoundError:
+            raise self._missing(key) from None
+
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Yield (key, size in bytes) of every object under a prefix, sorted by key."""
         base = self.root / prefix.rpartition("/")[0]
@@ -212,16 +224,25 @@ class S3Store:
 
     def size(self, key: str) -> int | None:
         """Return an object's size in bytes, or None where there is none."""
+        head = self._head(key)
+        return None if head is None else head["ContentLength"]
+
+    def _head(self, key: str) -> dict[str, Any] | None:
         from botocore.exceptions import ClientError
 
         try:
-            return self._client.head_object(Bucket=self.bucket, Key=self.prefix + key)[
-                "ContentLength"
-            ]
+            return self._client.head_object(Bucket=self.bucket, Key=self.prefix + key)
         except ClientError as error:
             if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
                 return None
             raise StoreError(f"head of {key} at {self.address} failed: {error}") from error
+
+    def age_s(self, key: str) -> float:
+        """Return the seconds since an object was put."""
+        head = self._head(key)
+        if head is None:
+            raise ObjectMissing(f"{key} is not in {self.address}")
+        return time.time() - head["LastModified"].timestamp()
 
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Yield (key, size in bytes) of every object under a prefix, sorted by key."""

@@ -128,6 +128,8 @@ def _add_questions(commands, group, add) -> None:  # noqa: ANN001
     fsck.add_argument("--deep", action="store_true", help="also read every blob")
     gc = add(commands, "gc", "questions:gc", "objects that nothing refers to")
     gc.add_argument("--apply", action="store_true", help="delete them")
+    gc.add_argument("--min-age-hours", type=float, default=24.0, metavar="H",
+                    help="leave what is younger: a running step may need it")  # fmt: skip
 
 
 def run_command(arguments: Sequence[str]) -> int:

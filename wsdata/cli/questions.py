@@ -240,7 +240,9 @@ def gc(args: argparse.Namespace) -> Answer:
     from wsdata.lifecycle.retention import collect_garbage
 
     opened = open_deployment(args)
-    garbage = collect_garbage(opened.ledger, opened.store, is_applied=args.apply)
+    garbage = collect_garbage(
+        opened.ledger, opened.store, is_applied=args.apply, min_age_s=args.min_age_hours * 3600
+    )
     data = [{"key": v.key, "size_bytes": v.size_bytes, "reason": v.reason} for v in garbage]
     total = sum(v.size_bytes for v in garbage)
     verb = "deleted" if args.apply else "could be deleted (--apply does it)"

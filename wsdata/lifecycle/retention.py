@@ -44,6 +44,7 @@ _KEPT_PREFIXES = {
 # Made into something else that is kept; they save work where that is lost.
 _SPARE_PREFIXES = {"derived/latents/": "encoded sample, of which a shard was made"}
 COLLECTED = ("spare", "collectable")
+MIN_AGE_S = 24 * 3600.0  # longer than any step runs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,8 +136,16 @@ def pinned_keys(ledger: Ledger) -> dict[str, str]:
     }
 
 
-def collect_garbage(ledger: Ledger, store: BlobStore, *, is_applied: bool) -> list[Verdict]:
+def collect_garbage(
+    ledger: Ledger, store: BlobStore, *, is_applied: bool, min_age_s: float = MIN_AGE_S
+) -> list[Verdict]:
     """List what nothing refers to, and delete it if told so.
+
+    Args:
+        ledger: The ledger.
+        store: The store.
+        is_applied: Delete what is listed.
+        min_age_s: Younger objects are left: a running step may be about to name them.
 
     Raises:
         CatalogError: Live rows are lost or damaged, so what they name would look like garbage.
@@ -149,7 +158,11 @@ def collect_garbage(ledger: Ledger, store: BlobStore, *, is_applied: bool) -> li
             f"{len(unread)} live objects of rows are lost or damaged ({listed}), and what they "
             "name cannot be told from garbage: see `wsdata fsck`, mend them, then collect"
         )
-    garbage = [each for each in verdicts(ledger, store) if each.verdict in COLLECTED]
+    garbage = [
+        each
+        for each in verdicts(ledger, store)
+        if each.verdict in COLLECTED and store.age_s(each.key) >= min_age_s
+    ]
     if is_applied:
         for each in garbage:
             store.delete(each.key)

@@ -188,7 +188,7 @@ def test_fsck_finds_what_is_lost_and_a_run_makes_it_again_alone(sample_home):
 
 
 def test_gc_collects_nothing_that_is_used(sample_home):
-    sample_home.run("gc", "--apply")
+    sample_home.run("gc", "--apply", "--min-age-hours", "0")
     assert sample_home.run("fsck")["ok"]
 
 

@@ -27,10 +27,10 @@ def test_collecting_takes_what_nothing_names_and_that_alone(home):
     before = home.keys()
     for key in GARBAGE:
         home.store.put(key, b"loose")
-    listed = collect_garbage(home.ledger, home.store, is_applied=False)
+    listed = collect_garbage(home.ledger, home.store, is_applied=False, min_age_s=0)
     assert {each.key for each in listed} == set(GARBAGE)
     assert set(home.keys()) == {*before, *GARBAGE}
-    assert collect_garbage(home.ledger, home.store, is_applied=True) == listed
+    assert collect_garbage(home.ledger, home.store, is_applied=True, min_age_s=0) == listed
     assert home.keys() == before
     whole = check_store(home.ledger, home.store, vault=home.deployment.vault, is_deep=True)
     assert whole["ok"]
@@ -44,7 +44,7 @@ def test_what_was_live_once_is_history_and_what_it_named_is_not(home):
     assert found["history"] == {old.key}
     loose = set(packs.filter(packs["asset_id"] == asset_id("lake"))["key"])
     assert found["collectable"] == loose
-    collect_garbage(home.ledger, home.store, is_applied=True)
+    collect_garbage(home.ledger, home.store, is_applied=True, min_age_s=0)
     assert home.store.size(old.key) is not None
 
 
@@ -55,7 +55,7 @@ def test_what_a_pin_holds_is_never_garbage(home):
     shards = set(home.rows("placements")["shard_key"])
     home.commit("v1.0000", {"placements": home.rows("placements").clear()})
     assert shards <= pinned
-    assert collect_garbage(home.ledger, home.store, is_applied=True) == []
+    assert collect_garbage(home.ledger, home.store, is_applied=True, min_age_s=0) == []
     assert all(home.store.size(key) is not None for key in pinned)
 
 
@@ -67,7 +67,7 @@ def test_nothing_is_collected_while_live_rows_cannot_be_read(home, is_damaged):
         home.store.put(ref.key, b"PAR1 is not")
     before = home.keys()
     with pytest.raises(CatalogError, match=r"placements of v1\.0000"):
-        collect_garbage(home.ledger, home.store, is_applied=True)
+        collect_garbage(home.ledger, home.store, is_applied=True, min_age_s=0)
     assert home.keys() == before
 
 
@@ -77,3 +77,9 @@ def test_the_step_lists_what_could_go(home):
     rows = home.rows("retention")
     assert rows.select("key", "size_bytes", "verdict").rows() == [(GARBAGE[0], 5, "collectable")]
     assert "| collectable | 1 | 5 |" in report.display["retention"]["totals"]["raw_value"]
+
+
+def test_what_is_young_is_left_alone(home):
+    home.store.put(GARBAGE[0], b"a running step is about to name this")
+    assert collect_garbage(home.ledger, home.store, is_applied=True) == []
+    assert home.store.size(GARBAGE[0]) is not None
