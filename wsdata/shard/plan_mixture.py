@@ -43,7 +43,8 @@ class Pool:
 class BucketMix:
     """One bucket within a phase: `num_turns` steps of each period of the phase's bucket word.
 
-    `draws[i]` is how often `pools[i]` comes in each period of the bucket's stream word.
+    `draws[i]` is how often `pools[i]` comes in each period of the bucket's stream word; `pools`
+    go by stream name, one for each stream.
     """
 
     bucket: str
@@ -272,41 +273,36 @@ def _mix_buckets(
     rates: Mapping[str, Fraction],
     samples: Mapping[str, Any],
 ) -> tuple[BucketMix, ...]:
-    draws: dict[str, dict[int, Fraction]] = {}
+    draws: dict[str, dict[str, tuple[int, Fraction]]] = {}
     for stream, rate in rates.items():
         for index, pool in by_stream[stream].items():
-            draws.setdefault(pool.bucket, {})[index] = rate * pool.num_samples
+            draws.setdefault(pool.bucket, {})[stream] = (index, rate * pool.num_samples)
     buckets = sorted(draws)
     steps = [
-        sum(draws[bucket].values(), Fraction(0)) / batch_size_of(bucket, samples)
+        sum((share for _, share in draws[bucket].values()), Fraction(0))
+        / batch_size_of(bucket, samples)
         for bucket in buckets
     ]
     turns = _counts(steps, MAX_BUCKET_PERIOD, buckets, f"phase {name!r}: bucket")
     mixes: list[BucketMix] = []
     for bucket, num_turns in zip(buckets, turns, strict=True):
-        indices = sorted(draws[bucket])
-        names = [by_stream_name(by_stream, index) for index in indices]
+        # Words break ties by letter. Pools are numbered as phases first admit them, so letters go
+        # by stream name: a phase's rhythm is then its own, whatever phases come before it.
+        names = sorted(draws[bucket])
+        pools, shares = zip(*(draws[bucket][stream] for stream in names), strict=True)
         counts = _counts(
-            [draws[bucket][index] for index in indices],
-            MAX_STREAM_PERIOD,
-            names,
-            f"phase {name!r}, bucket {bucket}: stream",
+            shares, MAX_STREAM_PERIOD, names, f"phase {name!r}, bucket {bucket}: stream"
         )
         mixes.append(
             BucketMix(
                 bucket=bucket,
                 batch_size=batch_size_of(bucket, samples),
                 num_turns=num_turns,
-                pools=tuple(indices),
+                pools=pools,
                 draws=tuple(counts),
             )
         )
     return tuple(mixes)
-
-
-def by_stream_name(by_stream: Mapping[str, Mapping[int, Pool]], index: int) -> str:
-    """Stream that holds a pool."""
-    return next(stream for stream, found in by_stream.items() if index in found)
 
 
 def _counts(shares: Sequence[Fraction], limit: int, names: Sequence[str], where: str) -> list[int]:

@@ -64,27 +64,19 @@ def balanced_word(counts: Sequence[int]) -> list[int]:
     # Occurrence k (from 0) of a letter may not come before it is 1 / slack due, and must come
     # where waiting would leave the letter more than 1 - 1 / slack behind. A schedule exists.
     slack = 2 * len(letters) - 2
-
-    def window(letter: int, k: int) -> tuple[int, int]:
+    opening: list[list[tuple[int, int]]] = [[] for _ in range(period + 1)]
+    for letter in letters:
         denominator = counts[letter] * slack
-        release = -(-(k * slack + 1) * period // denominator)
-        return release, ((k + 1) * slack - 1) * period // denominator + 1
-
-    seen = [0] * len(counts)
-    waiting = [(window(letter, 0)[0], letter) for letter in letters]
-    heapq.heapify(waiting)
-    due: list[tuple[int, int]] = []
+        for k in range(counts[letter]):
+            release = -(-(k * slack + 1) * period // denominator)
+            deadline = ((k + 1) * slack - 1) * period // denominator + 1
+            opening[release].append((deadline, letter))
+    waiting: list[tuple[int, int]] = []
     word: list[int] = []
-    for place in range(1, period + 1):
-        while waiting and waiting[0][0] <= place:
-            _, letter = heapq.heappop(waiting)
-            heapq.heappush(due, (window(letter, seen[letter])[1], letter))
-        _, letter = heapq.heappop(due)
-        word.append(letter)
-        seen[letter] += 1
-        if seen[letter] < counts[letter]:
-            release = window(letter, seen[letter])[0]
-            heapq.heappush(waiting, (max(release, place + 1), letter))
+    for opened in opening[1:]:
+        for occurrence in opened:
+            heapq.heappush(waiting, occurrence)
+        word.append(heapq.heappop(waiting)[1])  # of those due at once, the first letter
     return word
 
 

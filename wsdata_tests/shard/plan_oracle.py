@@ -1,5 +1,6 @@
 """A step plan the slow, obvious way: plain Python integers, one slot after the other."""
 
+import functools
 import hashlib
 import math
 from fractions import Fraction
@@ -72,18 +73,15 @@ def walk(rows, *, seed, phases, streams, samples, num_steps):
             for bucket in buckets
         ]
         word = _word(turns, 16384)
-        inner = {
-            bucket: (
-                names := sorted(name for name in pools if name[1] == bucket),
-                _word([rate[name] for name in names], 16384),
-            )
-            for bucket in buckets
-        }
+        inner = {}
         places = dict.fromkeys(buckets, 0)
         local = 0
         is_last = number == len(phases) - 1
         while step < num_steps and (is_last or local < phase["steps"]):
             bucket = buckets[word[local % len(word)]]
+            if bucket not in inner:
+                names = sorted(name for name in pools if name[1] == bucket)
+                inner[bucket] = names, _word([rate[name] for name in names], 16384)
             names, letters = inner[bucket]
             batch = []
             for _ in range(_batch(bucket, samples)):
@@ -135,4 +133,9 @@ def _batch(bucket, samples):
 def _word(shares, limit):
     total = sum(shares)
     exact = math.lcm(*((share / total).denominator for share in shares))
-    return balanced_word(largest_remainder(shares, min(exact, limit)))
+    return _spread(tuple(largest_remainder(shares, min(exact, limit))))
+
+
+@functools.lru_cache(maxsize=64)  # mixtures that a search makes smaller have words in common
+def _spread(counts):
+    return balanced_word(counts)

@@ -5,7 +5,7 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wsdata.digest import digest
@@ -16,6 +16,25 @@ from wsdata_tests.shard import plan_oracle
 from wsdata_tests.shard.plan_support import BUCKETS, frame, make_phase, make_rows, mixtures
 
 VIDEO_33, VIDEO_65 = BUCKETS[1], BUCKETS[3]
+
+# Stream crawl comes first by name, and its pool last: no sample of it is in the first phase.
+LATE_STREAM = {
+    "rows": make_rows(
+        {
+            ("crawl", BUCKETS[2], "T1"): 1,
+            ("image", BUCKETS[2], "T0"): 1,
+            ("video", BUCKETS[2], "T0"): 1,
+            ("video", VIDEO_33, "T0"): 12,
+        }
+    ),
+    "seed": 0,
+    "phases": [
+        make_phase(name, 1, tiers=tiers, weights={"video": 0.1, "crawl": 0.1, "image": 0.1})
+        for name, tiers in (("p0", ("T0",)), ("p1", ("T0", "T1")))
+    ],
+    "streams": {"video": {}, "crawl": {"multiplier": 2.0}, "image": {}},
+    "samples": {"global_batch": 1, "batch_of_bucket": {}},
+}
 
 
 def compile_mix(mix):
@@ -39,11 +58,27 @@ def told(plan, step):
 
 @settings(max_examples=15, deadline=None)
 @given(mixtures())
+@example(LATE_STREAM)
 def test_every_step_is_what_the_slow_oracle_says(mix):
     plan = compile_mix(mix)
     steps = plan.num_steps + 10  # past the end the last phase goes on
     expected = list(plan_oracle.walk(**mix, num_steps=steps))
     assert [told(plan, step) for step in range(steps)] == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(mixtures())
+@example(LATE_STREAM)
+def test_rhythm_of_a_phase_is_its_own_whatever_comes_before_it(mix):
+    def rhythm(plan, number):
+        return [
+            (mix.bucket, mix.num_turns, [plan.pools[pool].stream for pool in mix.pools], mix.draws)
+            for mix in plan.phases[number].buckets
+        ]
+
+    plan = compile_mix(mix)
+    for number, phase in enumerate(mix["phases"]):
+        assert rhythm(plan, number) == rhythm(compile_mix({**mix, "phases": [phase]}), 0)
 
 
 @settings(max_examples=12, deadline=None)
@@ -239,6 +274,8 @@ def test_order_is_the_one_that_was_published():
     plan = simple_plan(counts, phases=phases, batch=8, seed=20261129)
     served = [[s.sample_id for s in plan.samples(step)] for step in range(0, 3000, 7)]
     assert digest(served)[:16] == "a4148dd6053f9bc8"
+    late = [told(compile_mix(LATE_STREAM), step) for step in range(100)]
+    assert digest(late)[:16] == "6eea3f6692ede7ba"
 
 
 def test_sequence_from_any_step_is_the_tail_of_the_whole():
