@@ -29,6 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--drop", action="append", default=[], metavar="KEY",
                      help="this drop alone; may be repeated")  # fmt: skip
     run.add_argument("--recipe", metavar="FILE", help="recipe of the next dataset version")
+    run.add_argument("--no-cut", action="store_true", help="process drops alone, cut no version")
     run.set_defaults(function=_run)
     cut = commands.add_parser("cut", help="one dataset version")
     cut.add_argument("--recipe", metavar="FILE", required=True)
@@ -50,6 +51,8 @@ def _run(args: argparse.Namespace) -> int:
         recipe = stated or job.bench.recipes.operating()
         landing = Path(job.bench.deployment.landing)
         job.process_drops(job.look_at_landing(landing, wanted))
+        if args.no_cut:
+            return _tell(job, args)
         if everything := job.look_at_all():
             _cut_version(job, recipe, everything, args, version=None)
             job.report()

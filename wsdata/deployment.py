@@ -4,14 +4,19 @@
 does not say has an embedded default under the home. Recipes are not deployment.
 """
 
+from __future__ import annotations
+
 import os
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from wsdata.catalog.ledger import Ledger
 from wsdata.errors import WsdataError
 from wsdata.store import BlobStore, open_store
+
+if TYPE_CHECKING:
+    from wsdata.catalog.ledger import Ledger
 
 SANDBOX_LEVELS = ("limits", "seccomp", "bubblewrap")  # weakest first
 
@@ -50,6 +55,8 @@ class Deployment:
 
     def open_ledger(self) -> Ledger:
         """Open the ledger, making it where there is none."""
+        from wsdata.catalog.ledger import Ledger  # SQL is for who holds the ledger alone
+
         return Ledger(self.catalog)
 
     def read_eval_list(self) -> list[str]:

@@ -6,26 +6,31 @@ returns a report; the ledger's holder commits that. `finished` is the only notio
 live objects carry this order's digest, and the store has them and the blobs that they name.
 """
 
+from __future__ import annotations
+
 import importlib
 import json
 import logging
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
-
-import polars as pl
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wsdata import tables
-from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.objects import read_object, read_objects
-from wsdata.deployment import Deployment
 from wsdata.digest import canonical_json, digest, sha256_bytes
 from wsdata.errors import NotReady, ObjectMissing
 from wsdata.ids import parse_shard_group
-from wsdata.recipe import Recipe
 from wsdata.records import Fact, ObjectRef, Order, Report, table_key
-from wsdata.store import BlobStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import polars as pl
+
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.deployment import Deployment
+    from wsdata.recipe import Recipe
+    from wsdata.store import BlobStore
 
 log = logging.getLogger(__name__)
 

@@ -1,12 +1,18 @@
 """Where a raw asset came: asset prefix -> drops. Derived from live objects, so never stale."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import polars as pl
 
 from wsdata import tables
-from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.objects import read_object
 from wsdata.errors import CatalogError
-from wsdata.store import BlobStore
+
+if TYPE_CHECKING:
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.store import BlobStore
 
 
 def drops_of_asset(ledger: Ledger, store: BlobStore, asset_prefix: str) -> list[str]:

@@ -1,15 +1,21 @@
 """Rows of live objects. Which objects are live belongs to `ledger`."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from wsdata import tables
-from wsdata.catalog.ledger import Ledger
 from wsdata.digest import sha256_bytes
 from wsdata.errors import IntegrityError
-from wsdata.records import ObjectRef
-from wsdata.store import BlobStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.records import ObjectRef
+    from wsdata.store import BlobStore
 
 
 def read_object(store: BlobStore, ref: ObjectRef) -> pl.DataFrame:

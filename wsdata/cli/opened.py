@@ -1,12 +1,17 @@
 """The deployment that a command talks to, opened."""
 
-import argparse
-from pathlib import Path
-from typing import NamedTuple
+from __future__ import annotations
 
-from wsdata.catalog.ledger import Ledger
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
 from wsdata.deployment import Deployment, load_deployment
-from wsdata.store import BlobStore
+
+if TYPE_CHECKING:
+    import argparse
+
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.store import BlobStore
 
 
 class Opened(NamedTuple):

@@ -4,18 +4,24 @@ Which clips of a cluster are redundant belongs to `semdedup`. Vectors are unit l
 is the cosine.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from wsdata.catalog.ledger import Ledger
 from wsdata.curate.decontam import cosines, unit_vectors
 from wsdata.digest import digest
-from wsdata.recipe import Recipe, SemanticDedup
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.recipe import Recipe, SemanticDedup
 
 READS = ("clip_embeddings", "gates", "match_pairs", "asset_quality")  # what centroids follow from
 ITERATIONS = 15

@@ -1,16 +1,20 @@
 """fsck: the ledger against the store, both ways."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from wsdata import tables
-from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.objects import read_object
 from wsdata.digest import sha256_bytes
 from wsdata.errors import WsdataError
 from wsdata.lifecycle.retention import pinned_keys, verdicts
-from wsdata.records import ObjectRef
-from wsdata.store import BlobStore
 from wsdata.vault import VaultWriter
+
+if TYPE_CHECKING:
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.records import ObjectRef
+    from wsdata.store import BlobStore
 
 
 def check_store(

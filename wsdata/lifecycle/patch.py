@@ -4,11 +4,13 @@ A patch is a statement and a plan: no row, shard or slot of the version changes 
 excluded ones. Loaders take it at a step boundary.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.objects import read_table
 from wsdata.digest import canonical_json
 from wsdata.errors import CatalogError
@@ -18,7 +20,10 @@ from wsdata.lifecycle.versions import all_versions, base_of, left_out, require_v
 from wsdata.records import Fact
 from wsdata.shard.plan_patch import apply_patch, changed_slots
 from wsdata.shard.publish import dataset_key, publish_dataset, read_dataset
-from wsdata.store import BlobStore
+
+if TYPE_CHECKING:
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.store import BlobStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,16 +1,21 @@
 """The step plan of a dataset version or patch, read back over its index."""
 
+from __future__ import annotations
+
 import json
+from typing import TYPE_CHECKING
 
-import polars as pl
-
-from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.objects import read_table
 from wsdata.errors import CatalogError
 from wsdata.lifecycle.versions import base_of, require_version
 from wsdata.shard.plan import StepPlan
 from wsdata.shard.publish import read_dataset
-from wsdata.store import BlobStore
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.store import BlobStore
 
 
 def load_plan(ledger: Ledger, store: BlobStore, version: str) -> StepPlan:

@@ -1,11 +1,15 @@
 """Quarantine: files that could not be decoded stay out until a person lets them try again."""
 
-from typing import Any
+from __future__ import annotations
 
-from wsdata.catalog.ledger import Ledger
+from typing import TYPE_CHECKING, Any
+
 from wsdata.digest import short_digest
 from wsdata.errors import CatalogError
 from wsdata.records import Fact
+
+if TYPE_CHECKING:
+    from wsdata.catalog.ledger import Ledger
 
 
 def list_quarantined(ledger: Ledger) -> list[dict[str, Any]]:

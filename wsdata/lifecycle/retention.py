@@ -3,15 +3,20 @@
 Nothing is deleted here but by `collect_garbage`, which is dry unless told otherwise.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from wsdata import tables
-from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.objects import read_object
 from wsdata.errors import CatalogError, IntegrityError, ObjectMissing
 from wsdata.orders import FactInput, Input, Step, StepResult, StepRun
 from wsdata.records import ObjectRef, table_key
-from wsdata.store import BlobStore
+
+if TYPE_CHECKING:
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.store import BlobStore
 
 STEP = Step(
     stage="lifecycle",

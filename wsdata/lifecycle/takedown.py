@@ -3,13 +3,14 @@
 Nothing is decoded or encoded again: the next cut leaves every descendant out.
 """
 
+from __future__ import annotations
+
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from wsdata import tables
-from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.objects import read_table
 from wsdata.curate.withheld import withheld_clips
 from wsdata.digest import digest, short_digest
@@ -20,7 +21,10 @@ from wsdata.lifecycle.versions import all_versions, base_of, left_out, next_vers
 from wsdata.orders import FactInput, Step, StepResult, StepRun
 from wsdata.records import Fact
 from wsdata.shard.publish import dataset_key
-from wsdata.store import BlobStore
+
+if TYPE_CHECKING:
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.store import BlobStore
 
 STEP = Step(
     stage="lifecycle",

@@ -1,14 +1,19 @@
 """Tombstones: which raw assets a request takes out, and their twins with them."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.objects import read_table
 from wsdata.errors import CatalogError
 from wsdata.ingest.neardup import canonical_copies
-from wsdata.store import BlobStore
+
+if TYPE_CHECKING:
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.store import BlobStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,16 +4,20 @@ Fact ``dataset_version`` about ``v3`` holds its recipe, as-of date and the diges
 cut from; about the patch ``v3.1`` its parent, first step and the samples it leaves out.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.objects import read_table
 from wsdata.errors import CatalogError
 from wsdata.ids import parse_version
-from wsdata.store import BlobStore
+
+if TYPE_CHECKING:
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.store import BlobStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,15 +1,19 @@
 """The funnel: what came in, what is left, and why the rest is not."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.objects import read_table
 from wsdata.lifecycle.tombstone import copies
 from wsdata.lifecycle.versions import base_of, latest_version, left_out, require_version
 from wsdata.recipe import TIERS
-from wsdata.store import BlobStore
+
+if TYPE_CHECKING:
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.store import BlobStore
 
 
 def funnel(

@@ -1,18 +1,22 @@
 """Lineage: everything behind a sample, and everything a raw asset became."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.locator import drops_of_asset, rows_of_asset
 from wsdata.catalog.objects import read_table
 from wsdata.errors import CatalogError
 from wsdata.ids import ASSET_PREFIX_LENGTH, parse_clip_id
 from wsdata.lifecycle.tombstone import is_withheld
 from wsdata.lifecycle.versions import all_versions, base_of, left_out, require_version
-from wsdata.store import BlobStore
 from wsdata.tables import FILTERS
+
+if TYPE_CHECKING:
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.store import BlobStore
 
 
 def lineage_clip(ledger: Ledger, store: BlobStore, clip_id: str) -> dict[str, Any]:
