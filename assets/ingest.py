@@ -146,4 +146,22 @@ checks: list[dg.AssetChecksDefinition] = [
         is_blocking=True,
         description="Every raw asset outside the vault was probed.",
     ),
+    promise(
+        STEPS["ingest/near_duplicates"],
+        "near_duplicates",
+        "pairs_ordered",
+        promises.pair_faults,
+        ("match_pairs",),
+        is_blocking=True,
+        description="Every pair names two assets in their order, and shares that are shares.",
+    ),
+    promise(
+        STEPS["ingest/vault_prints"],
+        "vault_prints",
+        "all_printed",
+        promises.vault_faults,
+        ("raw_assets", "vault_prints"),
+        is_blocking=False,
+        description="Every vault member has prints that copies of it can be found by.",
+    ),
 ]

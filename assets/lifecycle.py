@@ -52,6 +52,15 @@ checks: list[dg.AssetChecksDefinition] = [
         description="The version is pinned and holds shards.",
     ),
     promise(
+        STEPS["lifecycle/takedowns"],
+        "takedowns",
+        "all_name_something",
+        promises.takedown_faults,
+        ("takedowns",),
+        is_blocking=False,
+        description="Every takedown names at least one raw asset.",
+    ),
+    promise(
         RETENTION,
         "retention",
         "nothing_loose",

@@ -93,6 +93,27 @@ checks: list[dg.AssetChecksDefinition] = [
         is_blocking=False,
         description="No source gives more undecodable files than it should.",
     ),
+    promise(
+        DECODE,
+        "clips",
+        "spans_possible",
+        promises.span_faults,
+        ("clips", "probes"),
+        is_blocking=True,
+        description="Every clip starts before it ends, and ends within its source.",
+    ),
+    *(
+        promise(
+            DECODE,
+            name,
+            "one_for_each_clip",
+            partial(promises.one_each_faults, what=what),
+            ("clips", name),
+            is_blocking=True,
+            description=f"Every clip has its {what}.",
+        )
+        for name, what in (("audio_tracks", "word on its sound"), ("frame_packs", "frame pack"))
+    ),
     *(
         promise(
             DECODE,

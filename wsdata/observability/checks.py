@@ -14,6 +14,9 @@ from wsdata.label.qc import caption_faults as verdict_on_captions
 
 MAX_QUARANTINED_SHARE = 0.1
 MAX_STOPPED_SHARE = 0.9
+MAX_SHIFT_OF_SPREAD = 0.25
+MAX_STORED_OF_RAW = 2.0
+SMALL_CORPUS_BYTES = 10**12  # below a terabyte the ratio says nothing
 MIN_ASSETS_TO_JUDGE = 20  # a share of fewer says nothing
 SHOWN = 3
 
@@ -40,6 +43,25 @@ def empty_faults(raw_assets: pl.DataFrame) -> list[str]:
 def print_faults(raw_assets: pl.DataFrame, probes: pl.DataFrame) -> list[str]:
     """Every raw asset outside the vault was probed."""
     return _missing(_outside_vault(raw_assets), probes["asset_id"], "raw assets were not probed")
+
+
+def pair_faults(pairs: pl.DataFrame) -> list[str]:
+    """Every match pair names two assets in their order, and shares that are shares."""
+    bad = pairs.filter(
+        (pl.col("asset_a") >= pl.col("asset_b"))
+        | ~pl.col("coverage_a").is_between(0, 1)
+        | ~pl.col("coverage_b").is_between(0, 1)
+    )
+    return [f"{bad.height} pairs are not what a pair is: {_such_as(bad['asset_a'])}"] * (
+        bad.height > 0
+    )
+
+
+def vault_faults(raw_assets: pl.DataFrame, prints: pl.DataFrame) -> list[str]:
+    """Every vault member has prints, or copies of it could not be found in training material."""
+    sealed = raw_assets.filter("in_vault")["asset_id"]
+    printed = prints.filter(pl.col("hash").is_not_null())["asset_id"]
+    return _missing(sealed, printed, "vault members have no print to compare with")
 
 
 def _outside_vault(raw_assets: pl.DataFrame) -> list[str]:
@@ -78,6 +100,28 @@ def quarantine_faults(decode_status: pl.DataFrame, provenance: pl.DataFrame) -> 
         for source, total, broken in rates.iter_rows()
         if broken > MAX_QUARANTINED_SHARE * total
     ]
+
+
+def span_faults(clips: pl.DataFrame, probes: pl.DataFrame) -> list[str]:
+    """Every clip starts before it ends, and ends within its source (a frame's grace)."""
+    spans = clips.join(probes.select("asset_id", of_source="duration_s"), "asset_id", how="left")
+    bad = spans.filter(
+        (pl.col("start_s") < 0)
+        | (pl.col("start_s") >= pl.col("end_s"))
+        | (pl.col("start_pts") >= pl.col("end_pts"))
+        | (
+            (pl.col("media_kind") == "video")
+            & (pl.col("end_s") > pl.col("of_source") + 1 / pl.col("source_fps").clip(1, None) + 0.5)
+        )
+    )
+    if bad.is_empty():
+        return []
+    return [f"{bad.height} clips have impossible spans: {_such_as(bad['clip_id'])}"]
+
+
+def one_each_faults(clips: pl.DataFrame, rows: pl.DataFrame, what: str) -> list[str]:
+    """Every clip has its row, whatever the row says."""
+    return _missing(clips["clip_id"], rows["clip_id"], f"clips have no {what}")
 
 
 def rung_faults(
@@ -162,6 +206,22 @@ def cluster_faults(embeddings: pl.DataFrame, assignments: pl.DataFrame) -> list[
     return _missing(embeddings["clip_id"], assignments["clip_id"], "clips lie in no cluster")
 
 
+def centroid_faults(centroids: pl.DataFrame) -> list[str]:
+    """There are clusters, and each centroid is of unit length."""
+    if centroids.is_empty():
+        return ["there is no cluster: nothing was embedded"]
+    length = centroids["vector"].list.eval(pl.element() ** 2).list.sum().sqrt()
+    bad = centroids.filter((length - 1).abs() > 1e-3)["cluster"]
+    return [f"{len(bad)} centroids are not of unit length: {_such_as(bad)}"] if len(bad) else []
+
+
+def redundant_faults(duplicates: pl.DataFrame) -> list[str]:
+    """Every redundant clip names another that stays."""
+    gone = set(duplicates["clip_id"])
+    bad = [row["clip_id"] for row in duplicates.to_dicts() if row["kept_clip_id"] in gone]
+    return [f"{len(bad)} clips are redundant to one that goes: {_such_as(bad)}"] if bad else []
+
+
 def manifest_faults(
     clips: pl.DataFrame, manifest: pl.DataFrame, exclusions: pl.DataFrame
 ) -> list[str]:
@@ -230,6 +290,45 @@ def proof_faults(proofs: pl.DataFrame) -> list[str]:
         f"{row['check']}: {row['detail_json']}"
         for row in proofs.filter(~pl.col("passed")).sort("check").iter_rows(named=True)
     ]
+
+
+def takedown_faults(takedowns: pl.DataFrame) -> list[str]:
+    """Every takedown names at least one raw asset."""
+    empty = set(takedowns["request_id"]) - set(
+        takedowns.filter(pl.col("role") == "named")["request_id"]
+    )
+    return [f"{len(empty)} takedowns name nothing: {_such_as(empty)}"] if empty else []
+
+
+def cost_faults(costs: pl.DataFrame) -> list[str]:
+    """Derived material stays within its multiple of raw (reference design 9.1: 1.35 in all)."""
+    size = dict(costs.select("item", "amount").iter_rows())
+    raw, total = size.get("storage: raw", 0.0), sum(size.values())
+    if raw < SMALL_CORPUS_BYTES or total <= MAX_STORED_OF_RAW * raw:
+        return []
+    return [f"{total / raw:.2f} bytes are stored for a raw one, above {MAX_STORED_OF_RAW}"]
+
+
+def drift_faults(drift: pl.DataFrame) -> list[str]:
+    """No model version shifts a score of the reference slice by much of its own spread."""
+    spread = (drift["p90"] - drift["p10"]).clip(1e-9, None)
+    bad = drift.filter(
+        (drift["shift"].abs() > MAX_SHIFT_OF_SPREAD * spread)
+        & (drift["num_clips"] >= MIN_ASSETS_TO_JUDGE)
+    )
+    return [
+        f"{row['filter']}.{row['score_name']} moved by {row['shift']:+.4f} with "
+        f"{row['model_version']}: look before a recipe adopts it"
+        for row in bad.to_dicts()
+    ]
+
+
+def mirror_faults(mirror: pl.DataFrame) -> list[str]:
+    """Something is mirrored, and every mirrored table has objects."""
+    bare = mirror.filter(pl.col("num_objects") == 0)["table"]
+    if mirror.is_empty():
+        return ["no table is mirrored: this kind of store has no mirror"]
+    return [f"{len(bare)} mirrored tables hold no object: {_such_as(bare)}"] if len(bare) else []
 
 
 def pin_faults(snapshots: pl.DataFrame) -> list[str]:

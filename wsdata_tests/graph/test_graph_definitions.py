@@ -108,6 +108,11 @@ def test_promises_are_checked_where_they_are_made(graph):
     assert found >= OTHERS
 
 
+def test_no_asset_is_without_a_check(graph):
+    checked = {key.asset_key for key in graph.asset_check_keys}
+    assert set(graph.get_all_asset_keys()) == checked
+
+
 def test_the_decode_pass_is_one_step(graph):
     keys = graph.assets_def_for_key(dg.AssetKey(["preprocess", "clips"])).keys
     assert {key.path[1] for key in keys} >= {

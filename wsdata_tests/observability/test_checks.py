@@ -183,3 +183,72 @@ def test_what_is_loose_and_what_stops_everything_is_told():
             "kill_share": 0.95}  # fmt: skip
     assert "safety stopped 19 of 20" in checks.kill_faults(rows("kill_rates", rate))[0]
     assert checks.kill_faults(rows("kill_rates", {**rate, "num_in": 19})) == []
+
+
+def test_pairs_are_ordered_and_their_shares_are_shares():
+    good = {"asset_a": A, "asset_b": B, "kind": "whole", "coverage_a": 1.0, "coverage_b": 0.5,
+            "a_start_s": 0.0, "b_start_s": 0.0}  # fmt: skip
+    assert checks.pair_faults(rows("match_pairs", good)) == []
+    assert checks.pair_faults(rows("match_pairs", {**good, "asset_a": B, "asset_b": A}))
+    assert checks.pair_faults(rows("match_pairs", {**good, "coverage_a": 1.2}))
+
+
+def test_a_vault_member_without_prints_is_told():
+    assets = rows("raw_assets", {"asset_id": A, "in_vault": True})
+    printed = {"asset_id": A, "level": "frame", "frame_index": 0, "hash": b"x" * 32}
+    assert checks.vault_faults(assets, rows("vault_prints", printed)) == []
+    assert checks.vault_faults(assets, rows("vault_prints", {**printed, "hash": None}))
+
+
+def test_spans_lie_within_their_source():
+    probe = rows("probes", {"asset_id": A, "duration_s": 5.0})
+    clip = {"clip_id": "c", "asset_id": A, "media_kind": "video", "start_s": 0.0, "end_s": 5.0,
+            "start_pts": 0, "end_pts": 5, "source_fps": 24.0}  # fmt: skip
+    assert checks.span_faults(rows("clips", clip), probe) == []
+    for bad in ({"end_s": 0.0}, {"end_s": 9.0}, {"start_s": -1.0}, {"start_pts": 7}):
+        assert checks.span_faults(rows("clips", {**clip, **bad}), probe)
+
+
+def test_centroids_are_of_unit_length():
+    assert checks.centroid_faults(tables.empty("centroids"))
+    unit = {"cluster": 0, "vector": [0.6, 0.8]}
+    assert checks.centroid_faults(rows("centroids", unit)) == []
+    assert checks.centroid_faults(rows("centroids", {**unit, "vector": [1.0, 1.0]}))
+
+
+def test_what_a_clip_is_redundant_to_stays():
+    one = {"clip_id": "a", "kept_clip_id": "b"}
+    assert checks.redundant_faults(rows("semantic_duplicates", one)) == []
+    both = rows("semantic_duplicates", one, {"clip_id": "b", "kept_clip_id": "c"})
+    assert checks.redundant_faults(both)
+
+
+def test_a_shifted_score_is_told_once_enough_clips_say_so():
+    row = {"filter": "motion", "score_name": "m", "model_version": "2", "num_clips": 50,
+           "mean": 0.5, "p10": 0.1, "p50": 0.5, "p90": 0.9, "shift": 0.3}  # fmt: skip
+    assert checks.drift_faults(rows("drift", row))
+    assert checks.drift_faults(rows("drift", {**row, "shift": 0.1})) == []
+    assert checks.drift_faults(rows("drift", {**row, "num_clips": 3})) == []
+
+
+def test_storage_out_of_bounds_is_told_on_a_large_corpus():
+    def cost(raw, derived):
+        return rows(
+            "costs",
+            {"item": "storage: raw", "amount": raw},
+            {"item": "storage: transcodes", "amount": derived},
+        )
+
+    assert checks.cost_faults(cost(1e13, 3e12)) == []
+    assert checks.cost_faults(cost(1e13, 2e13))
+    assert checks.cost_faults(cost(1e6, 9e6)) == []
+
+
+def test_takedowns_and_mirrors_hold_something():
+    named = {"request_id": "t1", "asset_id": A, "role": "named"}
+    assert checks.takedown_faults(rows("takedowns", named)) == []
+    assert checks.takedown_faults(rows("takedowns", {**named, "role": "twin"}))
+    table = {"table": "clips", "num_objects": 1}
+    assert checks.mirror_faults(rows("engine_mirror", table)) == []
+    assert checks.mirror_faults(tables.empty("engine_mirror"))
+    assert checks.mirror_faults(rows("engine_mirror", {**table, "num_objects": 0}))
