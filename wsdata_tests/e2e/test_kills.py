@@ -99,7 +99,7 @@ def _converges(tmp_path, seed: int, num_launchers: int) -> None:
     chosen = sorted(dice.sample(HEAVY, num_launchers), key=HEAVY.index)
     hit = {step for step in chosen if kill_launcher_inside(shaken, step, dice.uniform(0.1, 1.5))}
     hit |= kill_each_worker_once(shaken, dice)
-    assert len(hit) >= 0.7 * len(HEAVY), f"only {sorted(hit)} were hit"
+    assert len(hit) > len(HEAVY) / 2, f"only {sorted(hit)} were hit"
     assert shaken.run("run")["runs"] == []
     assert shaken.objects() == calm.objects()
     assert shaken.blobs() == calm.blobs()
