@@ -21,6 +21,12 @@ from wsdata_tests.e2e.homes import MICRO_RECIPE, ROOT, Home
 
 MICRO = ("stream_of_water.webm", "testsrc_av1.mkv", "coffee.png")
 HEAVY = [name for name, step in STEPS.items() if step.pool is not None]
+# These work for some seconds on the micro-drop; the others are done soon after they began.
+LONG = {
+    "ingest/fingerprints", "preprocess/decode", "preprocess/overlay_scores",
+    "preprocess/safety_scores", "label/clip_embeddings", "label/captions",
+    "shard/latent_shards", "loader/loader_proof",
+}  # fmt: skip
 DECLARED = Declaration(source_tier="licensed", source="micro", license_id="CC0-1.0")
 LIMIT_S = 400
 
@@ -56,6 +62,10 @@ def _workers(launcher: psutil.Popen) -> Iterator[tuple[str, psutil.Process]]:
         time.sleep(0.02)
 
 
+def _delay_s(step: str, dice: random.Random) -> float:
+    return dice.uniform(0.05, 0.5) + (dice.uniform(0.0, 2.0) if step in LONG else 0.0)
+
+
 def _kill_group(process: psutil.Process, family: list[psutil.Process]) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     _gone, alive = psutil.wait_procs([each for each in family if each.is_running()], timeout=10)
@@ -83,7 +93,7 @@ def kill_each_worker_once(home: Home, dice: random.Random) -> set[str]:
         if name in tried:
             continue
         tried.add(name)
-        time.sleep(dice.uniform(0.1, 1.5))
+        time.sleep(_delay_s(name, dice))
         if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
             hit.add(name)
             _kill_group(worker, worker.children(recursive=True))
@@ -97,9 +107,9 @@ def _converges(tmp_path, seed: int, num_launchers: int) -> None:
     shaken = make_home(tmp_path / "shaken")
     dice = random.Random(seed)  # noqa: S311
     chosen = sorted(dice.sample(HEAVY, num_launchers), key=HEAVY.index)
-    hit = {step for step in chosen if kill_launcher_inside(shaken, step, dice.uniform(0.1, 1.5))}
+    hit = {step for step in chosen if kill_launcher_inside(shaken, step, _delay_s(step, dice))}
     hit |= kill_each_worker_once(shaken, dice)
-    assert len(hit) > len(HEAVY) / 2, f"only {sorted(hit)} were hit"
+    assert len(hit) >= 0.7 * len(HEAVY), f"only {sorted(hit)} were hit"
     assert shaken.run("run")["runs"] == []
     assert shaken.objects() == calm.objects()
     assert shaken.blobs() == calm.blobs()
