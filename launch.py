@@ -10,6 +10,7 @@ Exit codes: 0 done or nothing to do, 1 something failed, 2 wrong call, 130 inter
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
 import warnings
@@ -19,6 +20,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent
+
+
+MIN_FREE_BYTES = 1 << 20
+_DISK_FULL = (
+    "no space left where the deployment keeps its state ($WSDATA_HOME): free some and run again. "
+    "What was finished is kept; nothing half written is taken for done"
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -181,9 +189,14 @@ def _tell(job: Any, args: argparse.Namespace) -> int:
     return 1 if job.summary.failed or is_refused else 0
 
 
+def _has_no_space(home: Path) -> bool:
+    return home.is_dir() and shutil.disk_usage(home).free < MIN_FREE_BYTES
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run one command, and return its exit code."""
-    from wsdata.errors import WsdataError
+    from wsdata.deployment import default_home
+    from wsdata.errors import WsdataError, is_disk_full
 
     args = build_parser().parse_args(arguments)
     warnings.filterwarnings("ignore", message=".*currently in (preview|beta)")
@@ -193,6 +206,12 @@ def main(arguments: Sequence[str]) -> int:
     except (WsdataError, ValueError) as error:
         print("\n".join([f"wsdata: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
+    except Exception as error:
+        # SQLite meets a full disk in more than one way: then the disk itself is asked.
+        if not is_disk_full(error) and not _has_no_space(default_home()):
+            raise
+        print(f"wsdata: {_DISK_FULL}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"interrupted after {time.monotonic() - started_s:.0f} s", file=sys.stderr)
         return 130

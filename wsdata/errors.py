@@ -1,5 +1,7 @@
 """Exceptions that callers tell apart. Bad arguments stay ``ValueError``."""
 
+import errno
+
 
 class WsdataError(Exception):
     """Anything wsdata refuses or cannot do, with what to do about it."""
@@ -68,3 +70,14 @@ class StepFailed(WsdataError):
 
 class CaptionerUnavailable(WsdataError):
     """A caption engine as a whole does not answer: its server is down, or refuses the client."""
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or what it came from, is that no space is left (SQLite says it its way)."""
+    while error is not None:
+        if isinstance(error, StoreFull) or "database or disk is full" in str(error):
+            return True
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -134,7 +134,7 @@ def _add_questions(commands, group, add) -> None:  # noqa: ANN001
 
 def run_command(arguments: Sequence[str]) -> int:
     """Run one command, print its answer, and return the exit code."""
-    from wsdata.errors import WsdataError
+    from wsdata.errors import StoreFull, WsdataError, is_disk_full
 
     args = build_parser().parse_args(arguments)
     module, _, name = args.function.partition(":")
@@ -148,6 +148,10 @@ def run_command(arguments: Sequence[str]) -> int:
         return _fail(args, error)
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        return _fail(args, StoreFull("no space left for the catalog: free some and try again"))
     if args.json:
         print(json.dumps(answer.data, ensure_ascii=False, indent=1, default=str))
     else:

@@ -4,6 +4,7 @@ Each does what a decoder taken over by its input could do, and answers what came
 """
 
 import ctypes
+import errno
 import os
 import signal
 import socket
@@ -130,3 +131,9 @@ def crash(args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dict[str, An
         os._exit(3)
     signal.raise_signal(args["signal"])
     return {}
+
+
+def meet_full_disk(args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dict[str, Any]:
+    """Fail as a write on a full disk does."""
+    del args, source
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(out_dir / "clip.mp4"))

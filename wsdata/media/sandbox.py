@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wsdata.errors import SandboxError
+from wsdata.errors import SandboxError, StoreFull
 from wsdata.media import child, seccomp
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ _SOURCE_AT, _OUT_AT = "/source", "/out"
 _TEMP_AT = "/tmp"  # noqa: S108  a tmpfs of the child's own
 _MAX_ANSWER_BYTES = 256 << 20
 _TAIL_BYTES = 4096
+_MIN_FREE_BYTES = 1 << 20
 _ENVIRONMENT = {
     "HOME": _TEMP_AT,
     "LANG": "C.UTF-8",
@@ -186,6 +187,7 @@ def run_job(
 
     Raises:
         SandboxError: The minimum level was not reached, or the child could not be locked in.
+        StoreFull: The job failed because nothing more could be written beside it.
         ValueError: A job outside ``wsdata``, an unknown level, or a missing folder.
     """
     _check_request(job, out_dir, minimum_level, maximum_level)
@@ -222,10 +224,23 @@ def run_job(
         elif source is not None:
             descriptors.append(os.open(source, os.O_RDONLY | os.O_CLOEXEC))
             request["source"] = {"fd": descriptors[-1]}
-        return _supervise(command, request, descriptors, wall_s=wall_s, level=level)
+        report = _supervise(command, request, descriptors, wall_s=wall_s, level=level)
+        if report.status != "ok" and _is_out_of_space(report, out_dir):
+            raise StoreFull(
+                f"no space left in {out_dir.parent} while {job} was at work: free some and run "
+                "again; the file is not to blame and is not quarantined for it"
+            )
+        return report
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _is_out_of_space(report: JobReport, out_dir: Path) -> bool:
+    return (
+        f"[Errno {errno.ENOSPC}]" in report.detail
+        or shutil.disk_usage(out_dir).free < _MIN_FREE_BYTES
+    )
 
 
 def _check_request(job: str, out_dir: Path, *levels: str) -> None:

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from wsdata import deployment
-from wsdata.errors import SandboxError
+from wsdata.errors import SandboxError, StoreFull
 from wsdata.media import sandbox
 from wsdata.media.sandbox import LEVELS, Limits, run_job
 
@@ -237,3 +237,8 @@ def test_no_descriptor_is_lost(tmp_path):
     before = len(list(Path("/proc/self/fd").iterdir()))
     _run("crash", {"signal": 0}, tmp_path)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_full_disk_is_not_the_files_fault(tmp_path):
+    with pytest.raises(StoreFull, match="not to blame"):
+        _run("meet_full_disk", {}, tmp_path)
