@@ -17,26 +17,18 @@ UNFINISHED = [
     DagsterRunStatus.CANCELING,
 ]
 SETTINGS = """\
-# Written by wsdata where there was none; edit freely.
-telemetry: {{enabled: false}}
-nux: {{enabled: false}}
-storage: {{sqlite: {{base_dir: "{home}/storage"}}}}
-compute_logs:
-  module: dagster._core.storage.local_compute_log_manager
-  class: LocalComputeLogManager
-  config: {{base_dir: "{home}/logs"}}
-local_artifact_storage:
-  module: dagster._core.storage.root
-  class: LocalArtifactStorage
-  config: {{base_dir: "{home}/artifacts"}}
-python_logs: {{managed_python_loggers: [wsdata], python_log_level: INFO}}
+# Written by wsdata where there was none; edit freely. No folder is named, so that a copied home
+# keeps its runs to itself: what is not said lies in this file's folder.
+telemetry: {enabled: false}
+nux: {enabled: false}
+python_logs: {managed_python_loggers: [wsdata], python_log_level: INFO}
 concurrency:
-  runs: {{max_concurrent_runs: 2}}
-  pools: {{default_limit: 1, granularity: op}}
-run_monitoring: {{enabled: false}}
-freshness: {{enabled: true}}
+  runs: {max_concurrent_runs: 2}
+  pools: {default_limit: 1, granularity: op}
+run_monitoring: {enabled: false}
+freshness: {enabled: true}
 retention:
-  sensor: {{purge_after_days: {{skipped: 3, failure: 30, success: 14}}}}
+  sensor: {purge_after_days: {skipped: 3, failure: 30, success: 14}}
 """
 
 
@@ -46,7 +38,7 @@ def prepare_home(home: Path) -> Path:
     dagster_home.mkdir(parents=True, exist_ok=True)
     path = dagster_home / "dagster.yaml"
     if not path.exists():
-        path.write_text(SETTINGS.format(home=dagster_home), encoding="utf-8")
+        path.write_text(SETTINGS, encoding="utf-8")
     return dagster_home
 
 

@@ -30,6 +30,7 @@ from wsdata.ingest.delivery import check_drop, ready_drops
 from wsdata.orders import Step
 from wsdata.recipe import Recipe
 
+SHOWN_SHARDS = 5
 MAX_WAVES = 4  # runs of one partition before a step that never gets done is called a fault
 MAX_PASSES = 3  # over all drops: what lands later can matter to what was landed before
 QUIET_LOGS = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -310,8 +311,10 @@ def describe(job: MainJob) -> tuple[dict[str, Any], list[str]]:
         f"{counted.num_lost} lost",
         f"store     {bench.store.address}",
         f"manifest  {manifest.key}",
-        *(f"shard     {key}" for key in index["shard_key"].unique().sort().head(10)),
+        *(f"shard     {key}" for key in index["shard_key"].unique().sort().head(SHOWN_SHARDS)),
     ]
+    if counted.num_shards > SHOWN_SHARDS:
+        lines.append(f"shard     and {counted.num_shards - SHOWN_SHARDS} more")
     lines += [
         f"proof     {'passed' if row['passed'] else 'FAILED'}  {row['check']}"
         for row in proofs.sort("check").iter_rows(named=True)

@@ -10,13 +10,13 @@ class WsdataError(Exception):
 class DropRefused(WsdataError):
     """A delivery breaks the drop contract. Carries every fault found."""
 
-    def __init__(self, drop: str, faults: list[str]) -> None:
+    def __init__(self, drop: str, faults: list[str], *, fix: str = "") -> None:
         self.drop = drop
         self.faults = faults
         listed = "\n".join(f"  - {fault}" for fault in faults)
         super().__init__(
             f"drop {drop!r} breaks the contract in {len(faults)} place(s):\n{listed}\n"
-            "Nothing of it was landed: repair the folder and write _READY again."
+            + (fix or "Nothing of it was landed: repair the folder and write _READY again.")
         )
 
 

@@ -95,6 +95,9 @@ def _clip_lines(clip: dict[str, Any]) -> list[str]:
         for p in clip["placements"]
     ]
     lines += [
+        f"  {e['version']} leaves it out: {e['reason']}, {e['detail']}" for e in clip["exclusions"]
+    ]
+    lines += [
         f"  {m['version']}: stream {m['stream']}, tier {m['tier']}" for m in clip["manifests"]
     ]
     return lines

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from wsdata.cli.main import Answer
 from wsdata.errors import WsdataError
-from wsdata.ingest.delivery import Declaration, make_drop, source_name
+from wsdata.ingest.delivery import Declaration, make_drop, other_files, source_name
 from wsdata.recipe import load_recipe
 
 LAUNCHER = "launch.py"
@@ -30,6 +30,14 @@ def run(args: argparse.Namespace) -> Answer:
         )
         key = make_drop(folder, Path(deployment.landing), declaration)
         print(f"drop {key} made of {folder}", file=sys.stderr)
+        for name in other_files(folder):
+            print(f"  left out, not a media file: {name}", file=sys.stderr)
+    if not Path(deployment.eval_list).is_file():
+        print(
+            f"no eval list is in force: {deployment.eval_list} would name assets to seal, one "
+            "sha256 a line, before they land",
+            file=sys.stderr,
+        )
     options = ["--recipe", str(Path(args.recipe).absolute())] if args.recipe else []
     return launch(deployment.home, ["run", *options, *(["--json"] if args.json else [])])
 

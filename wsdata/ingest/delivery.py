@@ -66,6 +66,16 @@ def media_files(folder: Path) -> list[Path]:
     )
 
 
+def other_files(folder: Path) -> list[str]:
+    """Files of a plain folder that are no media, which a drop made of it leaves out; sorted."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        path.relative_to(folder).as_posix()
+        for path in found
+        if path.suffix.lower() not in MEDIA_SUFFIXES
+    )
+
+
 def ready_drops(landing: Path) -> dict[str, int]:
     """Folders with a ``_READY`` marker: name -> the marker's mtime in nanoseconds, sorted."""
     found = {path.parent.name: path.stat().st_mtime_ns for path in landing.glob(f"*/{MARKER}")}
@@ -296,7 +306,8 @@ def make_drop(
     marker.rename(folder / MARKER)
     if faults := check_drop(folder):
         shutil.rmtree(folder)
-        raise DropRefused(key, faults)
+        fix = "Nothing was delivered: state what is missing in a sidecar (--records) and try again."
+        raise DropRefused(key, faults, fix=fix)
     return key
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from wsdata.catalog.objects import read_table
+from wsdata.curate.losses import PARTIAL_REASONS
 from wsdata.lifecycle.tombstone import copies
 from wsdata.lifecycle.versions import base_of, latest_version, left_out, require_version
 from wsdata.recipe import TIERS
@@ -65,7 +66,27 @@ def funnel(
         ),
         **_cut_totals(ledger, store, version, assets),
     }  # fmt: skip
-    return {"version": version, "totals": totals, "files": _files(provenance, status, clips)}
+    excluded = _exclusions(ledger, store, version).filter(pl.col("asset_id").is_in(assets))
+    files = _files(provenance, status, clips, _reasons(excluded, clips))
+    return {"version": version, "totals": totals, "files": files}
+
+
+def _exclusions(ledger: Ledger, store: BlobStore, version: str | None) -> pl.DataFrame:
+    return read_table(ledger, store, "exclusions", base_of(version) if version else "-")
+
+
+def _reasons(exclusions: pl.DataFrame, clips: pl.DataFrame) -> dict[str, str]:
+    """Why clips of each raw asset are not in a version, in words, by asset."""
+    whole = exclusions.filter(~pl.col("reason").is_in(PARTIAL_REASONS))
+    counts = whole.group_by("asset_id", "reason").agg(
+        pl.col("subject").n_unique(), pl.col("detail").sort().first()
+    )
+    total = dict(clips.group_by("asset_id").len().iter_rows())
+    said: dict[str, list[str]] = {}
+    for asset_id, reason, num, detail in counts.sort("asset_id", "reason").iter_rows():
+        words = f"{num} of {total.get(asset_id, num)} clips {reason}: {detail}"
+        said.setdefault(asset_id, []).append(words)
+    return {asset_id: "; ".join(words) for asset_id, words in said.items()}
 
 
 def _latest_rows(rows: pl.DataFrame, key: str, assets: list[str]) -> pl.DataFrame:
@@ -82,20 +103,21 @@ def _cut_totals(
             pl.col(column).is_in(assets)
         )
 
-    exclusions = of("exclusions")
+    exclusions = of("exclusions")  # "partly": clips of which frames or rungs are left out
     patched = left_out(ledger, version) if version else []
     manifest = of("manifests").filter(~pl.col("sample_id").is_in(patched))
     lost = read_table(ledger, store, "index_losses", base_of(version) if version else "-")
     prefixes = {asset[:24] for asset in assets}
     excluded = dict(exclusions.group_by("reason").agg(pl.col("subject").n_unique()).iter_rows())
     per_tier = dict(manifest.group_by("tier").agg(pl.col("clip_id").n_unique()).iter_rows())
-    named = ("purged", "semantic_duplicate", "refused_rights", "tombstoned")
+    named = ("purged", "semantic_duplicate", "refused_rights", "tombstoned", *PARTIAL_REASONS)
     return {
         "purged": excluded.get("purged", 0),
         "semantic_duplicates": excluded.get("semantic_duplicate", 0),
         "refused_rights": excluded.get("refused_rights", 0),
         "tombstoned": excluded.get("tombstoned", 0),
         "excluded": {key: excluded[key] for key in sorted(excluded) if key not in named},
+        "partly": {key: excluded[key] for key in PARTIAL_REASONS if key in excluded},
         "tiers": {tier: per_tier.get(tier, 0) for tier in TIERS},
         "in_manifest": manifest["clip_id"].n_unique(),
         "samples": manifest.height,
@@ -104,7 +126,10 @@ def _cut_totals(
 
 
 def _files(
-    provenance: pl.DataFrame, status: pl.DataFrame, clips: pl.DataFrame
+    provenance: pl.DataFrame,
+    status: pl.DataFrame,
+    clips: pl.DataFrame,
+    reasons: dict[str, str],
 ) -> list[dict[str, Any]]:
     by_asset = {row["asset_id"]: row for row in status.iter_rows(named=True)}
     num_clips = dict(clips.group_by("asset_id").len().iter_rows())
@@ -119,7 +144,8 @@ def _files(
         elif decoded is None:
             state, reason = "failed", "not decoded yet: run again"
         else:
-            state, reason = decoded["status"], decoded["reason"]
+            told = (decoded["reason"], reasons.get(asset_id))
+            state, reason = decoded["status"], "; ".join(word for word in told if word) or None
         first_seen.add(asset_id)
         files.append(
             {

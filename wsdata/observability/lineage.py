@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from wsdata.catalog.locator import drops_of_asset, rows_of_asset
-from wsdata.catalog.objects import read_table
+from wsdata.catalog.objects import read_object, read_table
 from wsdata.errors import CatalogError
 from wsdata.ids import ASSET_PREFIX_LENGTH, parse_clip_id
 from wsdata.lifecycle.tombstone import is_withheld
@@ -59,6 +59,7 @@ def lineage_clip(ledger: Ledger, store: BlobStore, clip_id: str) -> dict[str, An
         .to_dicts(),
         "placements": _placements(ledger, store, clip_id),
         "manifests": _manifests(ledger, store, clip_id),
+        "exclusions": _exclusions(ledger, store, clip_id, clip["asset_id"]),
         "tombstoned": is_withheld(ledger, store, clip["asset_id"]),
     }
 
@@ -136,6 +137,20 @@ def _scores(
     ]
     order = ["filter", "score_name", "model_version", "status", "score", "reason"]
     return pl.concat(frames).unique().sort(order).to_dicts()
+
+
+def _exclusions(
+    ledger: Ledger, store: BlobStore, clip_id: str, asset_id: str
+) -> list[dict[str, Any]]:
+    """Why versions leave a clip out, wholly or in part."""
+    found: list[dict[str, Any]] = []
+    for ref in ledger.live("exclusions"):
+        rows = read_object(store, ref).filter(pl.col("subject").is_in([clip_id, asset_id]))
+        found += [
+            {"version": ref.partition, "reason": reason, "detail": detail}
+            for reason, detail in rows.sort("reason").select("reason", "detail").iter_rows()
+        ]
+    return found
 
 
 def _placements(ledger: Ledger, store: BlobStore, clip_id: str) -> list[dict[str, Any]]:

@@ -60,6 +60,10 @@ def test_the_re_encode_of_the_vault_member_is_purged(sample_home):
     assert twin not in set(_rows(sample_home, "manifests", "v1")["asset_id"])
     hits = _rows(sample_home, "eval_matches").filter(pl.col("asset_id") == twin)
     assert set(hits["eval_asset_id"]) == {_sha("flower.webm")}
+    files = {f["path"]: f for f in sample_home.run("funnel", "--version", "v1")["files"]}
+    assert "purged" in files["derived_flower_av1.mp4"]["reason"]
+    (clip,) = sample_home.run("lineage", "asset", twin[:16])["clips"]
+    assert [e["reason"] for e in clip["exclusions"]] == ["purged"]
 
 
 def test_the_better_copy_of_a_near_duplicate_stays(sample_home):

@@ -5,9 +5,11 @@ import os
 import subprocess
 import sys
 
+import dagster as dg
 import pytest
 
 import launch
+from resources.instances import prepare_home
 from wsdata_tests.graph.graph_support import ROOT
 
 
@@ -45,3 +47,10 @@ def test_an_empty_home_gives_no_run_and_no_fault(tmp_path):
     assert json.loads(done.stdout)["runs"] == []
     assert "nothing has been landed" in done.stderr
     assert (home / "dagster" / "dagster.yaml").is_file()
+
+
+def test_a_copied_home_keeps_its_runs_to_itself(tmp_path):
+    settings = (prepare_home(tmp_path / "one") / "dagster.yaml").read_text()
+    assert str(tmp_path) not in settings
+    with dg.DagsterInstance.from_config(str(tmp_path / "one" / "dagster")) as instance:
+        assert str(tmp_path / "one") in instance.storage_directory()

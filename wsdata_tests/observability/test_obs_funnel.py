@@ -16,6 +16,7 @@ def test_the_whole_funnel(home):
         "quarantined": 1, "salvaged": 0, "clips": 14, "gated": {"safety": 1}, "purged": 1,
         "semantic_duplicates": 0, "refused_rights": 0, "tombstoned": 0,
         "excluded": {"gated": 1, "near_duplicate": 3},
+        "partly": {},
         "tiers": {"T0": 5, "T1": 4, "T2": 0, "T3": 0}, "in_manifest": 9, "samples": 18, "lost": 1,
     }  # fmt: skip
 
