@@ -28,7 +28,7 @@ LONG = {
     "shard/latent_shards", "loader/loader_proof",
 }  # fmt: skip
 DECLARED = Declaration(source_tier="licensed", source="micro", license_id="CC0-1.0")
-LIMIT_S = 400
+LIMIT_S = 900
 
 
 def make_home(path) -> Home:
