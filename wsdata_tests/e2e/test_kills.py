@@ -72,33 +72,33 @@ def _kill_group(process: psutil.Process, family: list[psutil.Process]) -> None:
     assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
 
 
-def kill_launcher_inside(home: Home, step: str, delay_s: float) -> bool:
-    """Run, and kill the launcher's group while a step is at work; return whether it was hit."""
+def shake(
+    home: Home, dice: random.Random, tried: set[str], hit: set[str], *, stop_at: str | None = None
+) -> int:
+    """Run, killing one worker of every heavy step that was not tried yet.
+
+    Args:
+        home: Where to run.
+        dice: Says how far inside a step the blow falls.
+        tried: Steps that were aimed at, in this and earlier runs.
+        hit: Those of them that were at work when the blow fell.
+        stop_at: Kill the launcher's whole group inside this step instead.
+
+    Returns:
+        The launcher's exit code.
+    """
     launcher = _launch(home)
-    for name, worker in _workers(launcher):
-        if name == step:
-            time.sleep(delay_s)
-            is_hit = worker.is_running()
-            family = [worker, *worker.children(recursive=True)] if is_hit else []
-            _kill_group(launcher, family)
-            launcher.wait()
-            return is_hit
-    return False
-
-
-def kill_each_worker_once(home: Home, dice: random.Random) -> set[str]:
-    """Run to the end, killing one worker of every heavy step; return the steps that were hit."""
-    launcher, tried, hit = _launch(home), set(), set()
     for name, worker in _workers(launcher):
         if name in tried:
             continue
         tried.add(name)
         time.sleep(_delay_s(name, dice))
-        if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
-            hit.add(name)
-            _kill_group(worker, worker.children(recursive=True))
-    assert launcher.wait() == 0, "a pool tries a killed worker again"
-    return hit
+        if not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE:
+            continue
+        hit.add(name)
+        family = [worker, *worker.children(recursive=True)]
+        _kill_group(launcher if name == stop_at else worker, family)
+    return launcher.wait()
 
 
 def _converges(tmp_path, seed: int, num_launchers: int) -> None:
@@ -106,10 +106,13 @@ def _converges(tmp_path, seed: int, num_launchers: int) -> None:
     calm.run("run")
     shaken = make_home(tmp_path / "shaken")
     dice = random.Random(seed)  # noqa: S311
-    chosen = sorted(dice.sample(HEAVY, num_launchers), key=HEAVY.index)
-    hit = {step for step in chosen if kill_launcher_inside(shaken, step, _delay_s(step, dice))}
-    hit |= kill_each_worker_once(shaken, dice)
-    assert len(hit) >= 0.7 * len(HEAVY), f"only {sorted(hit)} were hit"
+    tried: set[str] = set()
+    hit: set[str] = set()
+    for step in sorted(dice.sample(HEAVY, num_launchers), key=HEAVY.index):
+        shake(shaken, dice, tried, hit, stop_at=step)
+    assert shake(shaken, dice, tried, hit) == 0, "a pool tries a killed worker again"
+    assert tried == set(HEAVY)
+    assert len(hit) >= len(HEAVY) / 2, f"only {sorted(hit)} were hit"
     assert shaken.run("run")["runs"] == []
     assert shaken.objects() == calm.objects()
     assert shaken.blobs() == calm.blobs()
