@@ -112,7 +112,7 @@ def _converges(tmp_path, seed: int, num_launchers: int) -> None:
         shake(shaken, dice, tried, hit, stop_at=step)
     assert shake(shaken, dice, tried, hit) == 0, "a pool tries a killed worker again"
     assert tried == set(HEAVY)
-    assert len(hit) >= len(HEAVY) / 2, f"only {sorted(hit)} were hit"
+    assert len(hit) >= 0.7 * len(HEAVY), f"only {sorted(hit)} were hit"
     assert shaken.run("run")["runs"] == []
     assert shaken.objects() == calm.objects()
     assert shaken.blobs() == calm.blobs()
