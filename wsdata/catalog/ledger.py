@@ -204,6 +204,11 @@ class Ledger:
         with self._engine.connect() as connection:
             return [dict(row._mapping) for row in connection.execute(query)]
 
+    def ask(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        """Rows of a query over COMMITS, OBJECTS and FACTS, for those who only count."""
+        with self._engine.connect() as connection:
+            return connection.execute(query).all()
+
     # writing ---------------------------------------------------------------------------------
 
     def commit(
