@@ -29,4 +29,5 @@ fi
 echo "installing pinned Python packages into .venv (a few minutes the first time)" >&2
 .venv/bin/python -m pip install -q --disable-pip-version-check -r requirements.lock
 .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .
+.venv/bin/python tools/get_helm.py  # the chart's tests render it
 touch .venv/.installed
