@@ -22,8 +22,8 @@ STAGES = (ingest, preprocess, label, curate, shard, loader, lifecycle, observabi
 defs = dg.Definitions(
     assets=[asset for stage in STAGES for asset in stage.assets],
     asset_checks=[check for stage in STAGES for check in stage.checks],
-    executor=dg.in_process_executor,
+    executor=deployments.executor(),
     jobs=list(jobs.jobs.values()),
     sensors=[drops.ready_drops_sensor],
-    resources=deployments.local(Path(__file__).resolve().parent),
+    resources=deployments.bundle(Path(__file__).resolve().parent),
 )

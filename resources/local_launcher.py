@@ -20,21 +20,17 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from wsdata.errors import WsdataError
+from resources.workers import TAIL_LINES, WorkerJob, WorkerLost, last_error, step_failure
+from wsdata.cli.stage import EXIT_TRY_AGAIN
 from wsdata.records import Report
 
 if TYPE_CHECKING:
-    from resources.compute_pool import PoolSpec, WorkerJob
+    from resources.compute_pool import PoolSpec
 
-TAIL_LINES = 60
 DRAIN_S = 2.0
 # What would lead a worker to the ledger or to Dagster's own storage.
 WITHHELD = ("DAGSTER_HOME", "WSDATA_HOME")
-WITHHELD_PREFIXES = ("DAGSTER_PG_", "PG")
-
-
-class WorkerLost(WsdataError):
-    """A worker was killed from outside; the same order may be tried again."""
+WITHHELD_PREFIXES = ("DAGSTER_PG_", "PG", "WSDATA_CATALOG_")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,9 +48,7 @@ class LocalLauncher:
     command: Sequence[str]
     grace_s: float = 5.0
 
-    def launch(
-        self, context: dg.AssetExecutionContext, pool: "PoolSpec", job: "WorkerJob"
-    ) -> Report:
+    def launch(self, context: dg.AssetExecutionContext, pool: "PoolSpec", job: WorkerJob) -> Report:
         """Run a job to its end; see `resources.compute_pool.WorkerLauncher`."""
         with (
             tempfile.TemporaryDirectory(prefix="wsdata-order-") as folder,
@@ -77,8 +71,10 @@ class LocalLauncher:
             )
         if ended.code < 0:
             raise WorkerLost(f"its worker was killed by {_signal_name(-ended.code)}")
+        if ended.code == EXIT_TRY_AGAIN:
+            raise WorkerLost(last_error(ended.tail))
         if ended.code > 0:
-            raise _failure(job, ended)
+            raise step_failure(job, exit_code=ended.code, tail=ended.tail)
         for message in session.get_custom_messages():
             if isinstance(message, dict) and "wsdata_report" in message:
                 return Report.from_json(message["wsdata_report"])
@@ -155,29 +151,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _failure(job: "WorkerJob", ended: WorkerExit) -> dg.Failure:
-    last = _last_error(ended.tail)
-    return dg.Failure(
-        description=f"{job.stage}/{job.step} of {job.order.partition}: {last}",
-        metadata={
-            "exit_code": ended.code,
-            "output": dg.MetadataValue.md(f"```\n{ended.tail}\n```"),
-        },
-        allow_retries=False,
-    )
-
-
-def _last_error(tail: str) -> str:
-    """The last exception in some output with all its lines, or the last line."""
-    lines = tail.rstrip().splitlines()
-    if not lines:
-        return "the worker failed and said nothing"
-    traceback_at = max(
-        (at for at, line in enumerate(lines) if line.startswith("Traceback ")), default=None
-    )
-    if traceback_at is None:
-        return "\n".join(lines[-5:])
-    said = [at for at in range(traceback_at + 1, len(lines)) if not lines[at].startswith(" ")]
-    return "\n".join(lines[said[0] :]) if said else lines[-1]

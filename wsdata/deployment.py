@@ -1,16 +1,19 @@
 """Where things are: the constants of one deployment, read once by whoever composes.
 
 `WSDATA_HOME` (default ``.wsdata`` in the working folder) holds ``deployment.toml``; what it
-does not say has an embedded default under the home. Recipes are not deployment.
+does not say has an embedded default under the home. On a cluster the home is a mounted
+ConfigMap, and no secret is in it: the ledger's password is named by its environment variable.
+Recipes are not deployment.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wsdata.errors import WsdataError
 from wsdata.store import BlobStore, open_store
@@ -19,14 +22,54 @@ if TYPE_CHECKING:
     from wsdata.catalog.ledger import Ledger
 
 SANDBOX_LEVELS = ("limits", "seccomp", "bubblewrap")  # weakest first
+BUNDLES = ("local", "kubernetes")
+POOLS_FILE = "pools.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kubernetes:
+    """The cluster that pools and runs work on: the table ``[kubernetes]``.
+
+    Attributes:
+        namespace: Where pool Jobs are made.
+        image_registry: Prefix of the pools' images; empty for none.
+        image_tag: Tag of the pools' images.
+        image_pull_policy: As Kubernetes spells it.
+        image_pull_secrets: Secrets that the images are pulled with.
+        kubeconfig: A kubeconfig file; empty for the pod's own service account.
+        webserver_url: The Dagster webserver, which runs are submitted through.
+        runs_at_once: Runs that one pass of the main job keeps in flight.
+        steps_at_once: Steps of one run at once; one works them in the run's own process.
+        poll_s: Seconds between two looks at a Job.
+    """
+
+    namespace: str = "default"
+    image_registry: str = ""
+    image_tag: str = "latest"
+    image_pull_policy: str = "IfNotPresent"
+    image_pull_secrets: tuple[str, ...] = ()
+    kubeconfig: str = ""
+    webserver_url: str = ""
+    runs_at_once: int = 64
+    steps_at_once: int = 1
+    poll_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if min(self.runs_at_once, self.steps_at_once) < 1 or self.poll_s <= 0:
+            raise WsdataError(
+                f"[kubernetes] runs_at_once {self.runs_at_once}, steps_at_once "
+                f"{self.steps_at_once}, poll_s {self.poll_s}: expected positive numbers"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deployment:
     """Addresses and constants of one deployment.
 
-    `carve_share` is the share of each source tier that goes to the eval vault, in [0, 1];
-    `carve_salt` keys its hash. Neither may change once material has been landed.
+    `bundle` is one of BUNDLES. `catalog` is a path, or a SQLAlchemy URL without a password;
+    `catalog_password_env` names the environment variable that holds one. `carve_share` is the
+    share of each source tier that goes to the eval vault, in [0, 1]; `carve_salt` keys its hash.
+    Neither may change once material has been landed.
     """
 
     home: str
@@ -40,6 +83,9 @@ class Deployment:
     carve_share: float = 0.001
     sandbox_minimum: str = "seccomp"
     num_threads: int = 2
+    bundle: str = "local"
+    catalog_password_env: str = ""
+    kubernetes: Kubernetes = field(default_factory=Kubernetes)
 
     def __post_init__(self) -> None:
         if not 0 <= self.carve_share <= 1:
@@ -48,6 +94,8 @@ class Deployment:
             raise WsdataError(
                 f"sandbox_minimum {self.sandbox_minimum!r}: expected one of {SANDBOX_LEVELS}"
             )
+        if self.bundle not in BUNDLES:
+            raise WsdataError(f"bundle {self.bundle!r}: expected one of {BUNDLES}")
 
     def open_store(self) -> BlobStore:
         """Open the object store."""
@@ -55,9 +103,24 @@ class Deployment:
 
     def open_ledger(self) -> Ledger:
         """Open the ledger, making it where there is none."""
-        from wsdata.catalog.ledger import Ledger  # SQL is for who holds the ledger alone
+        return open_ledger(self.catalog, self.catalog_password_env)
 
-        return Ledger(self.catalog)
+    def pool_values(self) -> dict[str, dict[str, Any]]:
+        """What this deployment says about pools, by pool: ``pools.json`` of the home, if any.
+
+        Raises:
+            WsdataError: It is no JSON object of objects.
+        """
+        path = Path(self.home) / POOLS_FILE
+        if not path.is_file():
+            return {}
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise WsdataError(f"{path}: not JSON: {error}") from error
+        if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):
+            raise WsdataError(f"{path}: expected an object of pools, each an object of values")
+        return values
 
     def read_eval_list(self) -> list[str]:
         """Asset ids of the deployment's append-only eval list; none where there is no file."""
@@ -66,6 +129,31 @@ class Deployment:
             return []
         lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
         return sorted({line for line in lines if line})
+
+
+def open_ledger(url: str, password_env: str = "") -> Ledger:
+    """Open a ledger, making it where there is none.
+
+    Args:
+        url: A path, or a SQLAlchemy URL without a password.
+        password_env: Environment variable that holds the password; empty where none is needed.
+
+    Raises:
+        WsdataError: The variable is not set.
+    """
+    from wsdata.catalog.ledger import Ledger  # SQL is for who holds the ledger alone
+
+    if not password_env:
+        return Ledger(url)
+    from sqlalchemy.engine import make_url
+
+    password = os.environ.get(password_env)
+    if not password:
+        raise WsdataError(
+            f"catalog {url}: its password is to be in {password_env}, which is not set: this "
+            "process is not one that holds the ledger, or its Secret is missing"
+        )
+    return Ledger(make_url(url).set(password=password).render_as_string(hide_password=False))
 
 
 def default_home() -> Path:
@@ -92,8 +180,19 @@ def load_deployment(home: Path | None = None) -> Deployment:
     path = home / "deployment.toml"
     if path.is_file():
         stated = tomllib.loads(path.read_text())
-        known = {field.name for field in fields(Deployment)} - {"home"}
+        known = {each.name for each in fields(Deployment)} - {"home"}
         if unknown := set(stated) - known:
             raise WsdataError(f"{path}: unknown keys {sorted(unknown)}; known are {sorted(known)}")
         values |= stated
+        values["kubernetes"] = _kubernetes(path, stated.get("kubernetes", {}))
     return Deployment(**values)
+
+
+def _kubernetes(path: Path, stated: dict[str, Any]) -> Kubernetes:
+    known = {each.name for each in fields(Kubernetes)}
+    if unknown := set(stated) - known:
+        raise WsdataError(
+            f"{path}: [kubernetes] has unknown keys {sorted(unknown)}; known are {sorted(known)}"
+        )
+    secrets = tuple(stated.get("image_pull_secrets", ()))
+    return Kubernetes(**{**stated, "image_pull_secrets": secrets})

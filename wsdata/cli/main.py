@@ -50,6 +50,10 @@ def build_parser() -> argparse.ArgumentParser:
     stage = add(commands, "stage", "stage:stage", "run one step's order, as pools do")
     for name in ("stage", "step", "order"):
         stage.add_argument(name)
+    stage.add_argument("--store", default="", metavar="ADDRESS",
+                       help="the order is an object of this store")  # fmt: skip
+    stage.add_argument("--report", default="", metavar="KEY",
+                       help="put the report there, in that store")  # fmt: skip
     return parser
 
 

@@ -1,7 +1,8 @@
-"""``wsdata stage STAGE STEP ORDER.json``: one step, as pools run it.
+"""``wsdata stage STAGE STEP ORDER``: one step, as pools run it.
 
-Inside a Dagster Pipes session the report goes back as a message and logs reach the UI; in a
-shell the report is printed.
+An order is a file, or with ``--store`` an object of that store, where ``--report`` then puts the
+report: a pod shares nothing else with who ordered it. Inside a Dagster Pipes session logs reach
+the UI, and a report that is not put goes back as a message; in a shell the report is printed.
 """
 
 import contextlib
@@ -13,38 +14,54 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from wsdata.errors import WsdataError
+from wsdata.errors import CaptionerUnavailable, ObjectMissing, StoreError, StoreFull, WsdataError
 
 ORDER_FORMAT = 1
 PIPES = "DAGSTER_PIPES_CONTEXT"
+EXIT_TRY_AGAIN = 75  # sysexits' EX_TEMPFAIL: nothing speaks against the order itself
+EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
-def run_stage(stage: str, step: str, path: Path) -> dict[str, Any]:
-    """Run the order in a file ``{"format_version": 1, "store": address, "order": {...}}``.
+def run_stage(
+    stage: str, step: str, order: str, *, store: str = "", report_key: str = ""
+) -> dict[str, Any]:
+    """Run an order ``{"format_version": 1, "store": address, "order": {...}}``.
+
+    Args:
+        stage: Its stage.
+        step: Its step.
+        order: Path of the order's file, or with `store` the key of its object.
+        store: Address of the store that holds the order.
+        report_key: Where in that store the report is put; empty for nowhere.
 
     Returns:
         The report, as JSON.
 
     Raises:
-        WsdataError: The file is no order of that step, or the step fails.
+        WsdataError: It is no order of that step, or the step fails.
     """
     from wsdata.orders import execute
     from wsdata.records import Order
     from wsdata.steps import find_step
     from wsdata.store import open_store
 
-    body = json.loads(path.read_text(encoding="utf-8"))
+    body = json.loads(
+        open_store(store).get(order) if store else Path(order).read_text(encoding="utf-8")
+    )
     if body.get("format_version") != ORDER_FORMAT:
-        raise WsdataError(f"{path}: order file format {body.get('format_version')!r}, expected 1")
-    order = Order.from_json(body["order"])
-    if (order.stage, order.step) != (stage, step):
-        raise WsdataError(f"{path} orders {order.stage}/{order.step}, not {stage}/{step}")
+        raise WsdataError(f"{order}: order format {body.get('format_version')!r}, expected 1")
+    wanted = Order.from_json(body["order"])
+    if (wanted.stage, wanted.step) != (stage, step):
+        raise WsdataError(f"{order} orders {wanted.stage}/{wanted.step}, not {stage}/{step}")
     with _pipes() as pipes:
-        found = find_step(stage, step)
-        report = execute(order, found.function, open_store(body["store"]))
-        if pipes is not None:
-            pipes.report_custom_message({"wsdata_report": report.to_json()})
-    return report.to_json()
+        report = execute(
+            wanted, find_step(stage, step).function, open_store(body["store"])
+        ).to_json()
+        if report_key:
+            open_store(store).put(report_key, json.dumps(report).encode())
+        elif pipes is not None:
+            pipes.report_custom_message({"wsdata_report": report})
+    return report
 
 
 @contextlib.contextmanager
@@ -72,11 +89,40 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
+def end_on_terminate() -> None:
+    """End on SIGTERM, which the first process of a container is otherwise deaf to."""
+
+    def end(_number: int, _frame: Any) -> None:
+        raise SystemExit(EXIT_TERMINATED)
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def is_worth_another_try(error: BaseException) -> bool:
+    """Whether what failed is the machinery around a step, and not its order or its input."""
+    return isinstance(error, (StoreError, CaptionerUnavailable)) and not isinstance(
+        error, (ObjectMissing, StoreFull)
+    )
+
+
 def stage(args):  # noqa: ANN001, ANN201
     """``stage``."""
     from wsdata.cli.main import Answer
 
-    die_with_parent()
-    report = run_stage(args.stage, args.step, Path(args.order))
-    is_piped = PIPES in os.environ  # then the report went back as a message
-    return Answer(report, [] if is_piped else [json.dumps(report)])
+    if args.report and not args.store:
+        raise ValueError("--report names a key of --store, which is not given")
+    if args.store:
+        end_on_terminate()
+    else:
+        die_with_parent()
+    try:
+        report = run_stage(
+            args.stage, args.step, args.order, store=args.store, report_key=args.report
+        )
+    except WsdataError as error:
+        if not is_worth_another_try(error):
+            raise
+        print(f"wsdata: {error}", file=sys.stderr)
+        return Answer({"error": str(error)}, [], EXIT_TRY_AGAIN)
+    is_told = bool(args.report) or PIPES in os.environ  # put, or gone back as a message
+    return Answer(report, [] if is_told else [json.dumps(report)])

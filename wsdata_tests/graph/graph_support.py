@@ -72,7 +72,7 @@ def make_site(home: Path) -> Site:
     home.mkdir(parents=True, exist_ok=True)
     (home / "operating.toml").write_text(RECIPE)
     make_drop_folder(home / "landing", DROP)
-    resources = deployments.local(ROOT, home)
+    resources = deployments.bundle(ROOT, home)
     resources["compute_pools"] = ComputePools(
         command=[sys.executable, "-m", "wsdata_tests.graph.graph_worker"], grace_s=0.5
     )

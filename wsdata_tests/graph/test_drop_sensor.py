@@ -19,7 +19,7 @@ BROKEN = "crawl.web.20261101.001"
 def site(tmp_path):
     home = tmp_path / "home"
     make_drop_folder(home / "landing", DROP)
-    resources = deployments.local(ROOT, home)
+    resources = deployments.bundle(ROOT, home)
     with dg.DagsterInstance.ephemeral() as instance:
         yield home / "landing", resources, instance
 
