@@ -36,6 +36,10 @@ class StoreFull(StoreError):
     """No space is left where an object was being written."""
 
 
+class StoreDenied(StoreError):
+    """The object store refuses this identity what it asked for."""
+
+
 class CatalogError(WsdataError):
     """The ledger cannot answer, or a commit contradicts it."""
 

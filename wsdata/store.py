@@ -11,12 +11,16 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import parse_qs, urlsplit
+from typing import Protocol
+from urllib.parse import urlsplit
 
 from wsdata.errors import ObjectMissing, StoreError, StoreFull
+from wsdata.s3_client import parse_s3_address
+from wsdata.s3_store import S3Store
 
 _TEMP_PREFIX = ".tmp-"
+_FICLONE = 0x40049409  # linux/fs.h
+_COPY_BYTES = 1 << 20
 
 
 class BlobStore(Protocol):
@@ -38,6 +42,13 @@ class BlobStore(Protocol):
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes from `offset`. Raises ObjectMissing, StoreError."""
+        ...
+
+    def fetch(self, key: str, path: Path) -> int:
+        """Copy an object to a file; return its size in bytes. Raises ObjectMissing, StoreError.
+
+        Where it fails nothing is left at `path`.
+        """
         ...
 
     def size(self, key: str) -> int | None:
@@ -126,6 +137,22 @@ class FolderStore:
             )
         return data
 
+    def fetch(self, key: str, path: Path) -> int:
+        """Copy an object to a file, sharing its blocks where the file system can."""
+        try:
+            source = self._path(key).open("rb")
+        except FileNotFoundError:
+            raise self._missing(key) from None
+        temp = path.with_name(f"{_TEMP_PREFIX}{secrets.token_hex(8)}")
+        try:
+            with source, temp.open("wb") as target:
+                if not _share_blocks(source.fileno(), target.fileno()):
+                    shutil.copyfileobj(source, target, _COPY_BYTES)
+            temp.rename(path)
+        finally:
+            temp.unlink(missing_ok=True)
+        return path.stat().st_size
+
     def size(self, key: str) -> int | None:
         """Return an object's size in bytes, or None where there is none."""
         try:
@@ -160,117 +187,30 @@ class FolderStore:
         )
 
 
-class S3Store:
-    """A bucket, or a prefix of one, at any S3 endpoint with conditional puts."""
+def _share_blocks(source: int, target: int) -> bool:
+    """Let one file be a copy of another without copying (Linux, and where the disk knows how)."""
+    try:
+        import fcntl
 
-    def __init__(self, bucket: str, prefix: str, endpoint: str | None) -> None:
-        import boto3
-
-        self.bucket = bucket
-        self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-        query = f"?endpoint={endpoint}" if endpoint else ""
-        self.address = f"s3://{bucket}/{self.prefix}{query}"
-        self._client = boto3.client("s3", endpoint_url=endpoint)
-
-    def put(self, key: str, data: bytes) -> bool:
-        """Write an object unless the key is taken. Return whether it was written."""
-        return self._put(key, data)
-
-    def put_file(self, key: str, path: Path) -> bool:
-        """As `put`, from a file that nobody writes any more; the file itself stays."""
-        with path.open("rb") as body:
-            return self._put(key, body)
-
-    def _put(self, key: str, body) -> bool:  # noqa: ANN001
-        from botocore.exceptions import ClientError
-
-        try:
-            self._client.put_object(
-                Bucket=self.bucket, Key=self.prefix + key, Body=body, IfNoneMatch="*"
-            )
-        except ClientError as error:
-            if error.response["Error"]["Code"] in (
-                "PreconditionFailed",
-                "ConditionalRequestConflict",
-            ):
-                return False
-            raise StoreError(f"put of {key} to {self.address} failed: {error}") from error
-        return True
-
-    def get(self, key: str) -> bytes:
-        """Return a whole object."""
-        return self._get(key, None)
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Return exactly `length` bytes from `offset`."""
-        if length == 0:
-            return b""
-        data = self._get(key, f"bytes={offset}-{offset + length - 1}")
-        if len(data) != length:
-            raise StoreError(f"{key}: wanted {length} bytes at {offset}, got {len(data)}")
-        return data
-
-    def _get(self, key: str, byte_range: str | None) -> bytes:
-        from botocore.exceptions import ClientError
-
-        extra = {"Range": byte_range} if byte_range else {}
-        try:
-            answer = self._client.get_object(Bucket=self.bucket, Key=self.prefix + key, **extra)
-            return answer["Body"].read()
-        except ClientError as error:
-            if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
-                raise ObjectMissing(f"{key} is not in {self.address}") from error
-            raise StoreError(f"get of {key} from {self.address} failed: {error}") from error
-
-    def size(self, key: str) -> int | None:
-        """Return an object's size in bytes, or None where there is none."""
-        head = self._head(key)
-        return None if head is None else head["ContentLength"]
-
-    def _head(self, key: str) -> dict[str, Any] | None:
-        from botocore.exceptions import ClientError
-
-        try:
-            return self._client.head_object(Bucket=self.bucket, Key=self.prefix + key)
-        except ClientError as error:
-            if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
-                return None
-            raise StoreError(f"head of {key} at {self.address} failed: {error}") from error
-
-    def age_s(self, key: str) -> float:
-        """Return the seconds since an object was put."""
-        head = self._head(key)
-        if head is None:
-            raise ObjectMissing(f"{key} is not in {self.address}")
-        return time.time() - head["LastModified"].timestamp()
-
-    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Yield (key, size in bytes) of every object under a prefix, sorted by key."""
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self.bucket, Prefix=self.prefix + prefix
-        )
-        for page in pages:
-            for entry in page.get("Contents", []):
-                yield entry["Key"][len(self.prefix) :], entry["Size"]
-
-    def delete(self, key: str) -> None:
-        """Remove an object; no error where there is none."""
-        self._client.delete_object(Bucket=self.bucket, Key=self.prefix + key)
+        fcntl.ioctl(target, _FICLONE, source)
+    except (ImportError, OSError):
+        return False
+    return True
 
 
 def open_store(address: str) -> BlobStore:
     """Open the store that an address names; nothing is contacted before its first use.
 
     Args:
-        address: ``file:///folder``, a plain path, or ``s3://bucket/prefix?endpoint=http://...``.
+        address: ``file:///folder``, a plain path, or ``s3://bucket/prefix``, where
+            ``?endpoint=http://...`` names another server than Amazon's, and ``region=`` a region.
 
     Raises:
-        ValueError: Another scheme.
+        ValueError: Another scheme, or an unknown option.
     """
     parts = urlsplit(address)
     if parts.scheme in ("", "file"):
         return FolderStore(Path(parts.path))
     if parts.scheme == "s3":
-        endpoint = parse_qs(parts.query).get("endpoint", [None])[0]
-        return S3Store(parts.netloc, parts.path, endpoint)
+        return S3Store(parse_s3_address(address))
     raise ValueError(f"store address {address!r}: expected file:///folder or s3://bucket/prefix")

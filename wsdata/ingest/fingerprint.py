@@ -54,18 +54,8 @@ def raw_file(store: BlobStore, key: str) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="wsdata-raw-") as folder:
         path = Path(folder) / "raw"
-        _download(store, key, path)
+        store.fetch(key, path)
         yield path
-
-
-def _download(store: BlobStore, key: str, path: Path, chunk_bytes: int = 64 << 20) -> None:
-    size_bytes = store.size(key)
-    if size_bytes is None:
-        store.get(key)
-        return
-    with path.open("wb") as handle:
-        for offset in range(0, size_bytes, chunk_bytes):
-            handle.write(store.get_range(key, offset, min(chunk_bytes, size_bytes - offset)))
 
 
 def print_file(

@@ -36,7 +36,6 @@ BLOBS = ("clips.*.transcodes.*.key", "clips.*.audio.key", "clips.*.pack.key")
 MAX_REASON_LENGTH = 500
 
 _FILE = re.compile(r"[0-9a-z_.]{1,80}")
-_COPY_BYTES = 64 << 20
 _CLIP_COLUMNS = (
     "track", "start_pts", "end_pts", "time_base", "start_s", "end_s", "duration_s", "shot_index",
     "window_index", "width_px", "height_px", "source_fps", "num_frames", "aspect", "top_rung",
@@ -191,10 +190,7 @@ def _local_file(store: BlobStore, asset: _Asset, folder: Path) -> Path:
             store.get(asset.key)  # raises with what to do
         return store.path_of(asset.key)
     path = folder / "source"
-    with path.open("wb") as file:
-        for offset in range(0, asset.size_bytes, _COPY_BYTES):
-            length = min(_COPY_BYTES, asset.size_bytes - offset)
-            file.write(store.get_range(asset.key, offset, length))
+    store.fetch(asset.key, path)
     return path
 
 
