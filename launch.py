@@ -1,8 +1,12 @@
-"""Composition root of `wsdata run`, `wsdata dataset cut` and the UI: Dagster, in this process.
+"""Composition root of `wsdata run`, `wsdata dataset cut`, the UI, and what a cluster's pods start.
 
     python launch.py run [--drop KEY ...] [--recipe FILE] [--json]
     python launch.py cut --recipe FILE [--version V] [--as-of-date DAY] [--json]
     python launch.py ui [--port N]
+    python launch.py prepare
+    python launch.py metrics [--port N]
+
+On a laptop runs are worked in this process; on a cluster they are submitted to its Dagster.
 
 Exit codes: 0 done or nothing to do, 1 something failed, 2 wrong call, 130 interrupted.
 """
@@ -17,7 +21,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 ROOT = Path(__file__).resolve().parent
 
@@ -49,6 +53,12 @@ def build_parser() -> argparse.ArgumentParser:
     ui = commands.add_parser("ui", help="the Dagster UI, with its sensors, on this state")
     ui.add_argument("--port", type=int, default=3000)
     ui.set_defaults(function=_ui)
+    prepare = commands.add_parser("prepare", help="make or migrate what the deployment stands on")
+    prepare.set_defaults(function=_prepare)
+    metrics = commands.add_parser("metrics", help="serve Prometheus metrics of the deployment")
+    metrics.add_argument("--port", type=int, default=9109)
+    metrics.add_argument("--interval", type=float, default=30.0, metavar="SECONDS")
+    metrics.set_defaults(function=_metrics)
     return parser
 
 
@@ -112,9 +122,12 @@ def _cut_version(
 def _ui(args: argparse.Namespace) -> int:
     """Become `dagster dev` on this state."""
     from resources.instances import prepare_home
-    from wsdata.deployment import default_home
+    from wsdata.deployment import load_deployment
 
-    home = default_home()
+    deployment = load_deployment()
+    if deployment.bundle != "local":
+        raise ValueError("the UI of a cluster is the chart's webserver; this is for a laptop")
+    home = Path(deployment.home)
     dagster = Path(sys.executable).parent / "dagster"
     command = [str(dagster), "dev", "-w", str(ROOT / "workspace.yaml"), "-h", "127.0.0.1"]
     os.chdir(ROOT)
@@ -130,34 +143,81 @@ def _ui(args: argparse.Namespace) -> int:
     )
 
 
-@contextmanager
-def _main_job():  # noqa: ANN202
-    """Open the instance on disk, end what was abandoned in it, and give the job over it."""
-    from resources.instances import end_abandoned_runs, prepare_home, set_pool_limits
-    from wsdata.deployment import default_home
+def _prepare(_args: argparse.Namespace) -> int:
+    """Migrate Dagster's storage, make the ledger's tables, and give pools their slots."""
+    from resources.instances import set_pool_limits
 
-    os.environ["DAGSTER_HOME"] = str(prepare_home(default_home()))
+    with _instance() as (instance, deployment):
+        instance.upgrade()
+        deployment.open_ledger()
+        for name, slots in set_pool_limits(instance, deployment).items():
+            print(f"pool {name}: {slots} workers at once")
+    return 0
+
+
+def _metrics(args: argparse.Namespace) -> int:
+    """Serve metrics until ended."""
+    from resources.exporter import serve
+
+    with _instance() as (instance, deployment):
+        serve(
+            instance,
+            deployment.open_ledger(),
+            deployment.open_store(),
+            args.port,
+            args.interval,
+        )
+    return 0
+
+
+@contextmanager
+def _instance():  # noqa: ANN202
+    """Open the Dagster instance of the deployment, and give both."""
+    from resources.instances import prepare_home
+    from wsdata.deployment import load_deployment
+
+    deployment = load_deployment()
+    if deployment.bundle == "local":
+        os.environ["DAGSTER_HOME"] = str(prepare_home(Path(deployment.home)))
+    elif "DAGSTER_HOME" not in os.environ:
+        raise ValueError("DAGSTER_HOME is not set: on a cluster, start this in a pod of the chart")
     import dagster as dg
 
-    from assets.work import Workbench
-    from definitions import defs
-    from sensors.main_job import MainJob
-    from sensors.progress import Progress
-    from wsdata.steps import STEPS
-
-    resources: Any = defs.resources
-    progress = Progress()
     with dg.DagsterInstance.get() as instance:
-        set_pool_limits(instance)
-        for run_id in end_abandoned_runs(instance):
-            progress.say(f"ended run {run_id[:8]}, whose process is gone")
+        yield instance, deployment
+
+
+@contextmanager
+def _main_job():  # noqa: ANN202
+    """Open the instance, end what was abandoned in it, and give the job over it."""
+    with _instance() as (instance, deployment):
+        from assets.work import Workbench
+        from definitions import defs
+        from resources.instances import end_abandoned_runs, set_pool_limits
+        from sensors.main_job import MainJob
+        from sensors.progress import Progress
+        from sensors.runs import InProcessRuns, SubmittedRuns
+        from wsdata.steps import STEPS
+
+        progress, resources = Progress(), cast("dict[str, Any]", defs.resources)
+        if deployment.bundle == "local":
+            set_pool_limits(instance, deployment)
+            for run_id in end_abandoned_runs(instance):
+                progress.say(f"ended run {run_id[:8]}, whose process is gone")
+            runs = InProcessRuns(defs, instance, progress)
+        else:
+            cluster = deployment.kubernetes
+            runs = SubmittedRuns(
+                cluster.webserver_url, instance, progress,
+                at_once=cluster.runs_at_once, poll_s=cluster.poll_s,
+            )  # fmt: skip
         bench = Workbench(
-            deployment=resources["deployment"].open(),
+            deployment=deployment,
             ledger=resources["catalog"].open(),
             store=resources["blob_store"].open(),
             recipes=resources["recipes"],
         )
-        yield MainJob(defs=defs, steps=STEPS, instance=instance, bench=bench, progress=progress)
+        yield MainJob(steps=STEPS, instance=instance, bench=bench, progress=progress, runs=runs)
 
 
 def _stated_recipe(args: argparse.Namespace) -> Any:

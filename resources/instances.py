@@ -1,4 +1,4 @@
-"""The Dagster instance of a laptop: its settings on disk, and runs whose process is gone."""
+"""The Dagster instance: a laptop's settings, pool slots, and runs whose process is gone."""
 
 import os
 from datetime import UTC, datetime
@@ -7,7 +7,8 @@ from pathlib import Path
 import dagster as dg
 from dagster import DagsterEventType, DagsterRun, DagsterRunStatus
 
-from resources.compute_pool import POOLS
+from resources.compute_pool import pools_from
+from wsdata.deployment import Deployment
 
 PID_TAG = "wsdata/pid"
 UNFINISHED = [
@@ -42,12 +43,21 @@ def prepare_home(home: Path) -> Path:
     return dagster_home
 
 
-def set_pool_limits(instance: dg.DagsterInstance) -> None:
-    """Give each pool as many slots as one machine has room for."""
+def set_pool_limits(instance: dg.DagsterInstance, deployment: Deployment) -> dict[str, int]:
+    """Give each pool as many slots as its machine, or its cluster, has room for; tell them.
+
+    Raises:
+        WsdataError: The deployment describes a pool wrongly.
+    """
     storage = instance.event_log_storage
-    for pool in POOLS.values():
-        if storage.get_concurrency_info(pool.name).slot_count != pool.local_limit:
-            storage.set_concurrency_slots(pool.name, pool.local_limit)
+    limits = {
+        pool.name: pool.local_limit if deployment.bundle == "local" else pool.concurrency_limit
+        for pool in pools_from(deployment.pool_values()).values()
+    }
+    for name, limit in limits.items():
+        if storage.get_concurrency_info(name).slot_count != limit:
+            storage.set_concurrency_slots(name, limit)
+    return limits
 
 
 def end_abandoned_runs(instance: dg.DagsterInstance) -> list[str]:

@@ -1,14 +1,13 @@
-"""The main job: every unfinished step of every partition, as a sequence of in-process runs.
+"""The main job: every unfinished step of every partition, as a sequence of runs.
 
 What is finished is asked of the ledger and the store; Dagster is started for the rest alone.
 One `MainJob` does one pass and keeps what it did.
 """
 
 import datetime as dt
-import os
 import time
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,11 @@ import dagster as dg
 from assets import partitions
 from assets.building import dependencies, step_keys
 from assets.work import NO_PARTITION, Workbench
-from resources.instances import PID_TAG
 from sensors import jobs
 from sensors.drops import observation, refusal_check
 from sensors.jobs import JobSpec
 from sensors.progress import Progress
+from sensors.runs import Runs
 from wsdata.catalog.objects import read_table
 from wsdata.curate.centroids import centroids_version_for
 from wsdata.ids import parse_version
@@ -33,7 +32,6 @@ from wsdata.recipe import Recipe
 SHOWN_SHARDS = 5
 MAX_WAVES = 4  # runs of one partition before a step that never gets done is called a fault
 MAX_PASSES = 3  # over all drops: what lands later can matter to what was landed before
-QUIET_LOGS = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -51,27 +49,27 @@ class MainJob:
     """One pass of the main job.
 
     Args:
-        defs: The whole code location.
         steps: All steps, in flow order.
         instance: Where runs are kept.
         bench: The ledger, the store and the recipes that decide what is left to do.
         progress: Where it is told.
+        runs: How runs are worked.
     """
 
     def __init__(
         self,
         *,
-        defs: dg.Definitions,
         steps: Mapping[str, Step],
         instance: dg.DagsterInstance,
         bench: Workbench,
         progress: Progress,
+        runs: Runs,
     ) -> None:
-        self.defs = defs
         self.steps = steps
         self.instance = instance
         self.bench = bench
         self.progress = progress
+        self.runs = runs
         self.summary = Summary()
 
     # one partition -----------------------------------------------------------------------------
@@ -130,43 +128,42 @@ class MainJob:
             self.instance.add_dynamic_partitions(definition.name, [partition])
 
     def _execute(self, spec: JobSpec, partition: str, chosen: Sequence[Step]) -> bool:
-        """Run steps of one partition in this process.
+        """Run steps of one partition, and tell what failed.
 
         Raises:
-            KeyboardInterrupt: The run was interrupted. Dagster ends it as failed and returns.
+            KeyboardInterrupt: The run was interrupted.
         """
-        run_id = str(uuid.uuid4())
         self.progress.start_run(spec.name, partition, len(chosen))
-        self.instance.add_event_listener(run_id, self.progress.see)
         started_s = time.monotonic()
-        try:
-            result = self.defs.resolve_job_def(spec.name).execute_in_process(
-                instance=self.instance,
-                partition_key=None if spec.partition == "none" else partition,
-                asset_selection=[key for step in chosen for key in step_keys(step)],
-                raise_on_error=False,
-                run_id=run_id,
-                run_config=QUIET_LOGS,
-                tags={"wsdata/launched_by": "run", PID_TAG: str(os.getpid())},
-            )
-        except dg.DagsterExecutionInterruptedError:
-            raise KeyboardInterrupt from None
+        done = self.runs.work(spec, partition, [key for step in chosen for key in step_keys(step)])
         self.summary.runs.append(
             {
                 "job": spec.name,
                 "partition": partition,
-                "run_id": run_id,
-                "ok": result.success,
+                "run_id": done.run_id,
+                "ok": done.is_ok,
                 "seconds": round(time.monotonic() - started_s, 2),
                 "steps": [f"{step.stage}/{step.name}" for step in chosen],
             }
         )
-        if _was_interrupted(result):
-            raise KeyboardInterrupt
-        if not result.success:
-            for line in failures(result):
-                self.progress.say(line)
-        return result.success
+        for line in done.faults:
+            self.progress.say(line)
+        return done.is_ok
+
+    def do_all(
+        self, spec: JobSpec, these: Iterable[str], *, only_lost: bool = False
+    ) -> dict[str, bool]:
+        """Do what is unfinished of several partitions, as many at once as runs may be.
+
+        Returns:
+            For each partition, whether nothing of it failed.
+        """
+        these = list(these)
+        if self.runs.at_once == 1:
+            return {each: self.do(spec, each, only_lost=only_lost) for each in these}
+        with ThreadPoolExecutor(self.runs.at_once) as threads:
+            done = threads.map(lambda each: self.do(spec, each, only_lost=only_lost), these)
+            return dict(zip(these, done, strict=True))
 
     # the sequence ------------------------------------------------------------------------------
 
@@ -211,9 +208,8 @@ class MainJob:
         broken: set[str] = set()
         for _ in range(MAX_PASSES):
             num_runs = len(self.summary.runs)
-            for drop in drops:
-                if drop not in broken and not self.do(jobs.PROCESS_DROP, drop):
-                    broken.add(drop)
+            done = self.do_all(jobs.PROCESS_DROP, [each for each in drops if each not in broken])
+            broken |= {drop for drop, is_ok in done.items() if not is_ok}
             if len(self.summary.runs) == num_runs:
                 return
             if len(drops) == 1:
@@ -223,11 +219,9 @@ class MainJob:
         """Cluster all clips, and find those that mean the same."""
         version = centroids_version_for(self.bench.ledger, recipe)
         self.do(jobs.FIT_CENTROIDS, version)
-        for drop in drops:
-            if self.bench.ledger.live("clip_embeddings", drop):
-                self.do(jobs.ASSIGN_CLUSTERS, drop)
-        for cluster_range in partitions.cluster_ranges.get_partition_keys():
-            self.do(jobs.FIND_SEMANTIC_DUPLICATES, cluster_range)
+        embedded = {ref.partition for ref in self.bench.ledger.live("clip_embeddings")}
+        self.do_all(jobs.ASSIGN_CLUSTERS, [drop for drop in drops if drop in embedded])
+        self.do_all(jobs.FIND_SEMANTIC_DUPLICATES, partitions.cluster_ranges.get_partition_keys())
 
     def make_version(self, version: str) -> None:
         """Cut a dataset version, encode its shards, index, plan and prove it.
@@ -237,8 +231,7 @@ class MainJob:
         is_complete = bool(self.bench.ledger.live("snapshots", version))
         if not self.do(jobs.CUT_MANIFEST, version, only_lost=is_complete):
             return
-        for group in shard_groups(self.bench, version):
-            self.do(jobs.ENCODE_SHARDS, group, only_lost=is_complete)
+        self.do_all(jobs.ENCODE_SHARDS, shard_groups(self.bench, version), only_lost=is_complete)
         self.do(jobs.PUBLISH_VERSION, version, only_lost=is_complete)
 
     def mend_versions(self) -> None:
@@ -320,31 +313,3 @@ def describe(job: MainJob) -> tuple[dict[str, Any], list[str]]:
         for row in proofs.sort("check").iter_rows(named=True)
     ]
     return data, lines
-
-
-def _was_interrupted(result: dg.ExecuteInProcessResult) -> bool:
-    return any(
-        event.is_step_failure
-        and (error := event.step_failure_data.error) is not None
-        and error.cls_name in ("DagsterExecutionInterruptedError", "KeyboardInterrupt")
-        for event in result.all_events
-    )
-
-
-def failures(result: dg.ExecuteInProcessResult) -> Iterable[str]:
-    """Say of each failed step why, in the words of the error that was first."""
-    for event in result.all_events:
-        if not event.is_step_failure:
-            continue
-        data = event.step_failure_data
-        step = (event.step_key or "").replace("__", "/")
-        if data.user_failure_data is not None and data.user_failure_data.description:
-            yield f"  {step}: {data.user_failure_data.description}"
-        elif data.error is not None:
-            yield f"  {step}: {_first_cause(data.error)}"
-
-
-def _first_cause(error: Any) -> str:
-    while error.cause is not None:
-        error = error.cause
-    return error.message.strip()

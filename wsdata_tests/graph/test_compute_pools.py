@@ -215,9 +215,7 @@ def test_an_order_holds_no_ledger_address(site):
 
 def test_pools_are_those_of_the_design():
     assert set(POOLS) == {"cpu", "nvdec", "vlm", "encode", "vault"}
-    assert [name for name, pool in POOLS.items() if pool.identity == "vault"] == [
-        "vault"
-    ]
+    assert [name for name, pool in POOLS.items() if pool.identity == "vault"] == ["vault"]
     with pytest.raises(ValueError, match="memory_gib"):
         PoolSpec(name="x", image="y", node_selector={}, memory_gib=0)
 

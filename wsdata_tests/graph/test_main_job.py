@@ -14,6 +14,7 @@ from sensors.cutting import choose_version
 from sensors.jobs import JOB_SPECS, build_job
 from sensors.main_job import MainJob, complete_versions
 from sensors.progress import Progress
+from sensors.runs import InProcessRuns
 from wsdata.catalog.objects import read_table
 from wsdata.errors import CatalogError
 from wsdata.recipe import Recipe
@@ -63,9 +64,10 @@ class Main:
             resources=self.site.resources,
             executor=dg.in_process_executor,
         )
+        progress = Progress(self.said)
         return MainJob(
-            defs=defs, steps=self.steps, instance=self.instance, bench=self.site.bench,
-            progress=Progress(self.said),
+            steps=self.steps, instance=self.instance, bench=self.site.bench, progress=progress,
+            runs=InProcessRuns(defs, self.instance, progress),
         )  # fmt: skip
 
     def run(self, recipe=RECIPE, *, day=DAY, wanted=()):
