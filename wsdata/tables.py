@@ -219,6 +219,7 @@ TABLES: dict[str, Table] = {
     "kill_rates": _table(
         ("filter", "source"), drop=STR, source=STR, filter=STR, num_in=INT, num_stopped=INT,
         num_errors=INT, kill_share=F64,
+        duration_s=F64,  # of all clips of the source, whatever the filter saw
     ),
     "score_histograms": _table(
         ("filter", "score_name", "source", "model_version", "bin"),

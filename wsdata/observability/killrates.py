@@ -12,7 +12,7 @@ STEP = Step(
     stage="observability",
     name="kill_rates",
     function="wsdata.observability.killrates:run",
-    code_version="kill-rates-1",
+    code_version="kill-rates-2",
     partition="drop",
     assets={"kill_rates": ("kill_rates", "score_histograms")},
     inputs=(
@@ -57,6 +57,7 @@ def kill_rates(
     stopped = gates.filter(~pl.col("passed")).join(sources, on="clip_id", how="left")
     rows: list[dict] = []
     for source in sorted(clips["source"].unique()):
+        duration_s = float(clips.filter(pl.col("source") == source)["duration_s"].sum())
         of_source = scores.filter(pl.col("source") == source)
         for name in FILTERS:
             mine = of_source.filter(pl.col("filter") == name)
@@ -74,6 +75,7 @@ def kill_rates(
                     "num_stopped": num_stopped,
                     "num_errors": num_errors,
                     "kill_share": num_stopped / num_in if num_in else 0.0,
+                    "duration_s": duration_s,
                 }
             )
     return tables.rows_of("kill_rates", rows)

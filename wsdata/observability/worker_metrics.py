@@ -184,8 +184,8 @@ class _StoreTraffic:
             ("pool", "op", "outcome"), registry=registry,
         )  # fmt: skip
         self._seconds = Histogram(
-            "wsdata_store_request_seconds", "Seconds of a store call with its retries.", ("pool", "op"),
-            registry=registry, buckets=REQUEST_SECONDS,
+            "wsdata_store_request_seconds", "Seconds of a store call with its retries.",
+            ("pool", "op"), registry=registry, buckets=REQUEST_SECONDS,
         )  # fmt: skip
 
     def metered(self, store: Store) -> Store:
