@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # Pods answer whoever scrapes them; a network policy says who may.
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104
+POLL_S = 0.05  # what closing may wait
 TEXT = "text/plain; charset=utf-8"
 
 Page = tuple[int, str, bytes]  # status, content type, body
@@ -34,7 +35,7 @@ class ScrapeServer:
         self._server = _Server((address, port), _handler(pages))
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="scrapes", daemon=True
+            target=self._server.serve_forever, args=(POLL_S,), name="scrapes", daemon=True
         )
         self._thread.start()
 
