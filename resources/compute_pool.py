@@ -70,7 +70,7 @@ class PoolSpec:
     max_attempts: int = 3
     max_preemptions: int = 20
     ttl_seconds_after_finished: int = 3600
-    active_deadline_seconds: int = 2 * 86400
+    active_deadline_seconds: int = 20 * 3600  # an order outlives it: see lifecycle.retention
 
     def __post_init__(self) -> None:
         for name in (

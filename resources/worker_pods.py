@@ -252,7 +252,7 @@ def has_started(pod: Mapping[str, Any]) -> bool:
     """Whether a pod's worker runs or ran, so that its log can be read."""
     for container in pod.get("status", {}).get("containerStatuses") or []:
         state = container.get("state") or {}
-        if container["name"] == CONTAINER and (state.get("running") or state.get("terminated")):
+        if container["name"] == CONTAINER and {"running", "terminated"} & set(state):
             return True
     return False
 

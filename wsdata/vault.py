@@ -33,5 +33,6 @@ class VaultWriter:
         self._store.put(sidecar_key(asset_id), canonical_json(record).encode())
 
     def holds(self, asset_id: str) -> bool:
-        """Whether a member's bytes are there; their size is asked, nothing is read."""
-        return self._store.size(raw_key(asset_id)) is not None
+        """Whether a member's bytes are there: keys are listed, for to ask after one is to read."""
+        key = raw_key(asset_id)
+        return any(found == key for found, _ in self._store.list(key))

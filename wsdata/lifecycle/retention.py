@@ -47,7 +47,11 @@ _KEPT_PREFIXES = {
 }
 
 # Made into something else that is kept; they save work where that is lost.
-_SPARE_PREFIXES = {"derived/latents/": "encoded sample, of which a shard was made"}
+_SPARE_PREFIXES = {
+    "derived/latents/": "encoded sample, of which a shard was made",
+    "orders/": "order of a worker pod, which has read it",
+    "reports/": "report of a worker pod, which is committed",
+}
 COLLECTED = ("spare", "collectable")
 MIN_AGE_S = 24 * 3600.0  # longer than any step runs
 
