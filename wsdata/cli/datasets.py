@@ -2,6 +2,8 @@
 
 import argparse
 import datetime as dt
+import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -115,3 +117,50 @@ def pin(args: argparse.Namespace) -> Answer:
         )
     body = pins[args.version]
     return Answer({"version": args.version, **body}, body["keys"])
+
+
+def sync(args: argparse.Namespace) -> Answer:
+    """``dataset sync``: needs the store alone, so a trainer's identity will do."""
+    from wsdata.deployment import load_deployment
+    from wsdata.lifecycle.sync import sync_version
+    from wsdata.observability.cost import BYTES_PER_TB, EGRESS_USD_PER_TB
+    from wsdata.store import open_store
+
+    deployment = load_deployment(Path(args.home) if args.home else None)
+    started_s = time.monotonic()
+    done = sync_version(
+        deployment.open_store(), open_store(args.store), args.version, num_threads=args.threads,
+        is_deep=args.deep, is_dry_run=args.dry_run, progress=_sync_progress(),
+    )  # fmt: skip
+    seconds = time.monotonic() - started_s
+    low, high = (done.bytes_copied / BYTES_PER_TB * usd for usd in EGRESS_USD_PER_TB)
+    verb = "would copy" if args.dry_run else "copied"
+    state = "published" if done.is_published else "not published"
+    lines = [
+        f"{', '.join(done.versions)}: {done.num_objects:,} objects; {verb} {done.num_copied:,} "
+        f"({done.bytes_copied:,} bytes), there already {done.num_skipped:,} "
+        f"({done.bytes_skipped:,} bytes)",
+        *(f"put anew, its bytes were wrong: {key}" for key in done.repaired),
+        f"egress at list price: {low:,.2f} to {high:,.2f} USD",
+        f"{done.version} is {state} in {done.target}, {seconds:.1f} s",
+    ]
+    return Answer({**asdict(done), "egress_usd": [round(low, 4), round(high, 4)]}, lines)
+
+
+def _sync_progress():  # noqa: ANN202
+    is_terminal = sys.stderr.isatty()
+    last_s = time.monotonic()
+
+    def tell(done: int, total: int, num_bytes: int) -> None:
+        nonlocal last_s
+        now_s = time.monotonic()
+        if done < total and now_s - last_s < (0.2 if is_terminal else 10.0):
+            return
+        last_s = now_s
+        text = f"{done:,} of {total:,} objects, {num_bytes:,} bytes copied"
+        sys.stderr.write(f"\r\x1b[K{text}" if is_terminal else f"{text}\n")
+        if is_terminal and done == total:
+            sys.stderr.write("\n")
+        sys.stderr.flush()
+
+    return tell

@@ -93,6 +93,12 @@ def _add_datasets(datasets, add) -> None:  # noqa: ANN001
     patch.add_argument("--from-step", required=True, type=int, metavar="N")
     pin = add(datasets, "pin", "datasets:pin", "objects that a version's pin holds")
     pin.add_argument("version")
+    sync = add(datasets, "sync", "datasets:sync", "copy what trainers read to another store")
+    sync.add_argument("version")
+    sync.add_argument("store", help="address: a folder, or s3://bucket/prefix?endpoint=...")
+    sync.add_argument("--deep", action="store_true", help="read back all that lies there")
+    sync.add_argument("--dry-run", action="store_true", help="say what it would copy and cost")
+    sync.add_argument("--threads", type=int, default=8, metavar="N", help="objects at once")
 
 
 def _add_questions(commands, group, add) -> None:  # noqa: ANN001

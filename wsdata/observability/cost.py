@@ -1,13 +1,14 @@
 """Costs: what the store holds, by kind of object, and what keeping it costs a month.
 
 Prices are list prices of a cool object tier, as the reference design takes them (section 1.4:
-10 to 12 USD per TB and month; section 9.1). Compute belongs to the capacity model.
+10 to 12 USD per TB and month; section 9.1). What a corpus will take belongs to `capacity`.
 """
 
 from wsdata import tables
 from wsdata.orders import Input, Step, StepResult, StepRun
 
 USD_PER_TB_MONTH = 11.0
+EGRESS_USD_PER_TB = (20.0, 50.0)  # between regions or providers, at list price (section 9.3)
 BYTES_PER_TB = 10**12
 
 KINDS = {
