@@ -44,6 +44,10 @@ class CatalogError(WsdataError):
     """The ledger cannot answer, or a commit contradicts it."""
 
 
+class CatalogUnavailable(CatalogError):
+    """The ledger's database did not answer for as long as we were ready to wait."""
+
+
 class NotReady(CatalogError):
     """A step's input has no live object yet."""
 

@@ -13,8 +13,8 @@ DROPS = [f"licensed.acme.20261101.{n:03d}" for n in range(1, 4)]
 
 
 @pytest.fixture
-def ledger(tmp_path):
-    return Ledger(str(tmp_path / "catalog.db"))
+def ledger(ledger_url):
+    return Ledger(ledger_url)
 
 
 def _order(partition=DROPS[0], *, content="a", version="1", made=("clips",)):
@@ -101,8 +101,8 @@ def test_the_present_is_the_newest_fact_that_is_not_withdrawn(ledger):
     assert [seq for seq, _ in ledger.facts("pin")] == [1, 2, 3, 4]
 
 
-def test_writers_of_one_order_make_one_commit(tmp_path):
-    ledgers = [Ledger(str(tmp_path / "catalog.db")) for _ in range(4)]
+def test_writers_of_one_order_make_one_commit(ledger_url):
+    ledgers = [Ledger(ledger_url) for _ in range(4)]
     threads = [threading.Thread(target=_commit, args=(each,)) for each in ledgers]
     for thread in threads:
         thread.start()
