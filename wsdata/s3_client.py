@@ -104,6 +104,7 @@ class S3Bucket:
     def __init__(self, address: S3Address, *, max_tries: int = MAX_TRIES) -> None:
         self.address = address
         self.max_tries = max_tries
+        self.num_retries = 0  # tries beyond the first, of all requests: for metrics
         self._locks: dict[int, threading.Lock] = {}  # by process: a fork may copy a held one
         self._made: tuple[int, Any] = (0, None)
 
@@ -155,6 +156,7 @@ class S3Bucket:
             except (BotoCoreError, *_broken_connections()) as error:
                 if num_tries == self.max_tries or not isinstance(error, _broken_connections()):
                     raise self._unreachable(operation, key, error) from error
+            self.num_retries += 1
             pause(num_tries)
         raise AssertionError("the last try returns or raises")
 
@@ -197,6 +199,7 @@ class S3Bucket:
                 cuts = 1 if position > before else cuts + 1
                 if cuts >= self.max_tries:
                     raise self._unreachable("get_object", key, cut) from cut
+                self.num_retries += 1
                 pause(cuts)
 
     def _open_body(self, key: str, position: int, end: int | None) -> dict[str, Any]:

@@ -42,6 +42,11 @@ class S3Store:
         self.address = str(address)
         self.part_bytes = part_bytes
 
+    @property
+    def num_retries(self) -> int:
+        """Tries of requests beyond the first, so far."""
+        return self.bucket.num_retries
+
     def put(self, key: str, data: bytes) -> bool:
         """Write an object unless the key is taken. Return whether it was written."""
         return self._put(key, data)

@@ -192,7 +192,7 @@ class _StoreTraffic:
         # A copy stays what it was: some steps read the files of a folder store in place.
         counted = copy.copy(store)
         self._stores.append(store)
-        for op in ("put", "put_file", "get", "get_range", "size", "age_s", "delete"):
+        for op in ("put", "put_file", "get", "get_range", "fetch", "size", "age_s", "delete"):
             setattr(counted, op, self._counting(op, getattr(store, op)))
         counted.list = self._listing(store.list)
         return counted
@@ -230,6 +230,8 @@ class _StoreTraffic:
     def _ended(self, op: str, args: tuple[Any, ...], named: dict[str, Any], result: Any) -> str:
         if op in ("get", "get_range"):
             self._bytes.labels(self._pool, "read").inc(len(result))
+        elif op == "fetch":
+            self._bytes.labels(self._pool, "read").inc(result)
         elif op in ("put", "put_file"):
             if not result:
                 return "taken"

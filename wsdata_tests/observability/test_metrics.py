@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from wsdata.errors import ObjectMissing
+from wsdata.errors import ObjectMissing, StoreError
 from wsdata.ids import parse_drop_key
 from wsdata.lifecycle.quarantine import list_quarantined
 from wsdata.observability import metrics
@@ -21,6 +21,8 @@ from wsdata.observability.metrics import CatalogMetrics
 from wsdata.observability.scrape import TEXT, ScrapeServer
 from wsdata.observability.worker_metrics import LoggedProgress, serving
 from wsdata.records import Fact
+from wsdata.s3_client import parse_s3_address
+from wsdata.s3_store import S3Store
 from wsdata.store import FolderStore
 from wsdata_tests.lifecycle.fabricated import A, B
 
@@ -91,6 +93,7 @@ def test_store_traffic_is_counted_as_it_ends(tmp_path):
         assert store.put_file(key="a/2", path=tmp_path / "file")
         assert store.get("a/1") == b"123"
         assert store.get_range("a/2", 1, 2) == b"23"
+        assert store.fetch("a/2", tmp_path / "copy") == 5
         assert store.size("a/none") is None
         with pytest.raises(ObjectMissing):
             store.get("a/none")
@@ -99,15 +102,34 @@ def test_store_traffic_is_counted_as_it_ends(tmp_path):
         assert [key for key, _ in store.list("a/")] == ["a/1", "a/2"]
         found = scraped()
     assert found["wsdata_store_bytes_total", "written", "nvdec"] == 3 + 5
-    assert found["wsdata_store_bytes_total", "read", "nvdec"] == 3 + 2
+    assert found["wsdata_store_bytes_total", "read", "nvdec"] == 3 + 2 + 5
     counts = {key[1:3]: value for key, value in found.items() if key[0].endswith("requests_total")}
     assert counts == {
         ("put", "ok"): 1, ("put", "taken"): 1, ("put_file", "ok"): 1, ("get", "ok"): 1,
-        ("get_range", "ok"): 1, ("size", "missing"): 1, ("get", "missing"): 1,
+        ("get_range", "ok"): 1, ("fetch", "ok"): 1, ("size", "missing"): 1, ("get", "missing"): 1,
         ("get", "error"): 1, ("list", "ok"): 1,
     }  # fmt: skip
     assert found["wsdata_store_request_seconds_count", "get", "nvdec"] == 3
     assert inner.get("a/1") == b"123"  # and the store itself goes on uncounted
+
+
+def test_tries_of_a_store_that_answers_slow_down_are_told(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    busy = b"<Error><Code>SlowDown</Code></Error>"
+    server = ScrapeServer(
+        0, {"/bucket/k": lambda: (503, "application/xml", busy)}, address="127.0.0.1"
+    )
+    address = parse_s3_address(f"s3://bucket?endpoint=http://127.0.0.1:{server.port}")
+    try:
+        with worker() as (watch, scraped):
+            with pytest.raises(StoreError):
+                watch.metered(S3Store(address, max_tries=3)).get("k")
+            found = scraped()
+    finally:
+        server.close()
+    assert found["wsdata_store_retries_total", "nvdec"] == 2
+    assert found["wsdata_store_requests_total", "get", "error", "nvdec"] == 1
 
 
 def test_two_stores_of_one_worker_give_one_series(tmp_path):
