@@ -157,16 +157,12 @@ def _prepare(_args: argparse.Namespace) -> int:
 
 def _metrics(args: argparse.Namespace) -> int:
     """Serve metrics until ended."""
-    from resources.exporter import serve
-
     with _instance() as (instance, deployment):
-        serve(
-            instance,
-            deployment.open_ledger(),
-            deployment.open_store(),
-            args.port,
-            args.interval,
-        )
+        from definitions import defs
+        from resources.exporter import serve
+
+        ledger, store = deployment.open_ledger(), deployment.open_store()
+        serve(instance, ledger, store, args.port, args.interval, defs=defs)
     return 0
 
 

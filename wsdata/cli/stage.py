@@ -18,6 +18,7 @@ from wsdata.errors import CaptionerUnavailable, ObjectMissing, StoreError, Store
 
 ORDER_FORMAT = 1
 PIPES = "DAGSTER_PIPES_CONTEXT"
+METRICS_PORT, POOL = "WSDATA_METRICS_PORT", "WSDATA_POOL"
 EXIT_TRY_AGAIN = 75  # sysexits' EX_TEMPFAIL: nothing speaks against the order itself
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
@@ -40,6 +41,7 @@ def run_stage(
     Raises:
         WsdataError: It is no order of that step, or the step fails.
     """
+    from wsdata.observability.worker_metrics import serving
     from wsdata.orders import execute
     from wsdata.records import Order
     from wsdata.steps import find_step
@@ -49,14 +51,14 @@ def run_stage(
         open_store(store).get(order) if store else Path(order).read_text(encoding="utf-8")
     )
     if body.get("format_version") != ORDER_FORMAT:
-        raise WsdataError(f"{order}: order format {body.get('format_version')!r}, expected 1")
+        raise WsdataError(f"{order}: order file format {body.get('format_version')!r}, expected 1")
     wanted = Order.from_json(body["order"])
     if (wanted.stage, wanted.step) != (stage, step):
         raise WsdataError(f"{order} orders {wanted.stage}/{wanted.step}, not {stage}/{step}")
-    with _pipes() as pipes:
-        report = execute(
-            wanted, find_step(stage, step).function, open_store(body["store"])
-        ).to_json()
+    port, pool = os.environ.get(METRICS_PORT), os.environ.get(POOL, "")
+    with _pipes() as pipes, serving(stage, step, port, pool) as watch:
+        kept = watch.metered(open_store(body["store"]))
+        report = execute(wanted, find_step(stage, step).function, kept, watch).to_json()
         if report_key:
             open_store(store).put(report_key, json.dumps(report).encode())
         elif pipes is not None:
