@@ -35,7 +35,7 @@ from wsdata.store import BlobStore
 
 log = logging.getLogger(__name__)
 
-UNKNOWN_JOB = "_other"  # runs of no job of ours, such as those that the UI makes of a selection
+UNKNOWN_JOB = "_other"  # runs of jobs that are no longer, or of another code location
 BACKFILLS = (
     BulkActionStatus.REQUESTED,
     BulkActionStatus.CANCELING,
