@@ -5,7 +5,7 @@ export PYTHONPATH := $(CURDIR)
 PY := .venv/bin/python
 WSDATA := .venv/bin/wsdata
 
-.PHONY: run ui test test-slow lint setup clean help
+.PHONY: run ui test test-slow cluster lint setup clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -31,6 +31,9 @@ test: setup lint  ## lint, types, import contracts, default tests
 
 test-slow: setup lint  ## the long tests too
 	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not gpu"
+
+cluster: setup  ## the sample drops through S3, Postgres and Kubernetes on loopback: the same bytes
+	@$(PY) -m wsdata_tests.cluster.rehearsal $(ARGS)
 
 lint: setup
 	@.venv/bin/ruff check .

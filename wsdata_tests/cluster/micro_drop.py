@@ -1,0 +1,22 @@
+"""Deliver the micro-drop into the landing zone of the deployment at hand."""
+
+import sys
+from pathlib import Path
+
+from wsdata.deployment import load_deployment
+from wsdata.ingest.delivery import Declaration, make_drop
+
+MEDIA = Path(__file__).parents[2] / "samples" / "media"
+MICRO = ("stream_of_water.webm", "testsrc_av1.mkv", "coffee.png")
+DECLARED = Declaration(source_tier="licensed", source="micro", license_id="CC0-1.0")
+
+
+def main() -> int:
+    """Make the drop."""
+    landing = load_deployment().landing
+    print(make_drop([MEDIA / name for name in MICRO], landing, DECLARED, date="20261101"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
