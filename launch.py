@@ -64,10 +64,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _run(args: argparse.Namespace) -> int:
     """Do all that is unfinished, and cut the next version where the live inputs ask for one."""
+    from wsdata.ingest.landing import open_landing
+
     wanted, stated = _keys(args.drop), _stated_recipe(args)
     with _main_job() as job:
         recipe = stated or job.bench.recipes.operating()
-        landing = Path(job.bench.deployment.landing)
+        landing = open_landing(job.bench.deployment.landing)
         job.process_drops(job.look_at_landing(landing, wanted))
         if args.no_cut:
             return _tell(job, args)
@@ -76,7 +78,7 @@ def _run(args: argparse.Namespace) -> int:
             job.report()
         else:
             job.progress.say(
-                f"nothing has been landed: no drop that keeps the contract in {landing}"
+                f"nothing has been landed: no drop that keeps the contract in {landing.address}"
             )
         return _tell(job, args)
 

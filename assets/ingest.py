@@ -1,7 +1,5 @@
 """Ingest: from delivery folders to raw assets, their rights, prints and near-duplicates."""
 
-from pathlib import Path
-
 import dagster as dg
 
 from assets import partitions
@@ -9,7 +7,8 @@ from assets.building import DAILY, OWNERS, Shown, step_assets
 from assets.checking import promise, result, scoped_check
 from resources.catalog import CatalogResource
 from resources.deployments import DeploymentResource
-from wsdata.ingest.delivery import check_drop, ready_drops
+from wsdata.ingest.delivery import check_drop
+from wsdata.ingest.landing import open_landing, ready_drops
 from wsdata.observability import checks as promises
 from wsdata.steps import STEPS
 
@@ -95,8 +94,8 @@ def contract_kept(
     context: dg.AssetCheckExecutionContext, deployment: DeploymentResource
 ) -> dg.AssetCheckResult:
     """Check one folder against the drop contract."""
-    folder = Path(deployment.open().landing) / context.partition_key
-    return result(check_drop(folder), is_blocking=True)
+    zone = open_landing(deployment.open().landing)
+    return result(check_drop(zone, context.partition_key), is_blocking=True)
 
 
 @dg.asset_check(
@@ -106,8 +105,8 @@ def contract_kept(
 )
 def none_refused(deployment: DeploymentResource) -> dg.AssetCheckResult:
     """Check every folder that waits in the landing zone."""
-    landing = Path(deployment.open().landing)
-    refused = [name for name in ready_drops(landing) if check_drop(landing / name)]
+    zone = open_landing(deployment.open().landing)
+    refused = [name for name, _ in ready_drops(zone) if check_drop(zone, name)]
     return result([f"{name} is refused" for name in refused], is_blocking=True)
 
 
@@ -118,9 +117,10 @@ def none_refused(deployment: DeploymentResource) -> dg.AssetCheckResult:
 )
 def none_waiting(deployment: DeploymentResource, catalog: CatalogResource) -> dg.AssetCheckResult:
     """Check that no good drop waits to be landed."""
-    landing = Path(deployment.open().landing)
+    zone = open_landing(deployment.open().landing)
     landed = {ref.partition for ref in catalog.open().live("raw_assets")}
-    waiting = [n for n in ready_drops(landing) if n not in landed and not check_drop(landing / n)]
+    ready = (name for name, _ in ready_drops(zone) if name not in landed)
+    waiting = [name for name in ready if not check_drop(zone, name)]
     return result([f"{name} has not been landed" for name in waiting], is_blocking=False)
 
 

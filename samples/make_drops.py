@@ -9,6 +9,7 @@ from pathlib import Path
 
 from wsdata.deployment import load_deployment
 from wsdata.ingest.delivery import Declaration, make_drop
+from wsdata.ingest.landing import open_landing
 
 HERE = Path(__file__).parent
 DATE = "20261101"
@@ -48,7 +49,7 @@ def main() -> int:
         records = [_record(sources[name], declaration.source_tier) for name in names]
         key = make_drop(
             [HERE / "media" / name for name in names],
-            Path(deployment.landing),
+            open_landing(deployment.landing),
             declaration,
             records=records,
             date=DATE,

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -25,7 +24,8 @@ from sensors.runs import Runs
 from wsdata.catalog.objects import read_table
 from wsdata.curate.centroids import centroids_version_for
 from wsdata.ids import parse_version
-from wsdata.ingest.delivery import check_drop, ready_drops
+from wsdata.ingest.delivery import Inspection, inspect_drop
+from wsdata.ingest.landing import LandingZone, ready_drops
 from wsdata.orders import Step
 from wsdata.recipe import Recipe
 
@@ -167,7 +167,7 @@ class MainJob:
 
     # the sequence ------------------------------------------------------------------------------
 
-    def look_at_landing(self, landing: Path, wanted: Sequence[str]) -> list[str]:
+    def look_at_landing(self, landing: LandingZone, wanted: Sequence[str]) -> list[str]:
         """Return the drops to process, sorted; broken ones are refused, and shown so.
 
         Args:
@@ -175,15 +175,15 @@ class MainJob:
             wanted: Keys of single drops; none for all that landed or are ready to.
         """
         known = {ref.partition for ref in self.bench.ledger.live("raw_assets")}
-        ready = set(ready_drops(landing))
+        ready = {name for name, _ in ready_drops(landing)}
         for name in sorted(set(wanted) - known - ready):
-            self.summary.refused[name] = [f"no ready folder {name} in {landing}"]
+            self.summary.refused[name] = [f"no ready folder {name} in {landing.address}"]
         names = sorted((known | ready) & set(wanted) if wanted else known | ready)
-        faults = {name: check_drop(landing / name) for name in names if name not in known}
-        refused = {name: found for name, found in faults.items() if found}
-        for name, found in faults.items():
+        seen = {name: inspect_drop(landing, name) for name in names if name not in known}
+        refused = {name: found.faults for name, found in seen.items() if found.faults}
+        for name, found in seen.items():
             self._add_delivery(landing, name, found)
-        if faults:
+        if seen:
             self.instance.report_runless_asset_event(refusal_check(refused))
         for name, found in refused.items():
             self.progress.say(f"refused: {name}")
@@ -196,9 +196,9 @@ class MainJob:
         """Every drop that has been landed, sorted."""
         return sorted({ref.partition for ref in self.bench.ledger.live("raw_assets")})
 
-    def _add_delivery(self, landing: Path, name: str, faults: list[str]) -> None:
+    def _add_delivery(self, landing: LandingZone, name: str, found: Inspection) -> None:
         self.instance.add_dynamic_partitions(partitions.deliveries.name or "", [name])
-        self.instance.report_runless_asset_event(observation(landing, name, faults))
+        self.instance.report_runless_asset_event(observation(landing, name, found))
 
     def process_drops(self, drops: Sequence[str]) -> None:
         """Process drops until none of them is made unfinished by another.

@@ -10,11 +10,11 @@ from wsdata.errors import WsdataError
 from wsdata.ingest.delivery import (
     Declaration,
     check_drop,
+    inspect_drop,
     make_drop,
-    media_files,
-    ready_drops,
     source_name,
 )
+from wsdata.ingest.landing import FolderLanding, open_landing, ready_drops
 
 
 def make(args: argparse.Namespace) -> Answer:
@@ -31,9 +31,10 @@ def make(args: argparse.Namespace) -> Answer:
         generator=args.generator,
     )
     records = _read_sidecar(Path(args.records)) if args.records else []
-    key = make_drop(folder, Path(opened.deployment.landing), declaration, records=records)
-    where = Path(opened.deployment.landing) / key
-    return Answer({"drop": key, "folder": str(where)}, [f"drop {key} lies ready in {where}"])
+    zone = open_landing(opened.deployment.landing)
+    key = make_drop(folder, zone, declaration, records=records)
+    where = zone.place(key)
+    return Answer({"drop": key, "folder": where}, [f"drop {key} lies ready in {where}"])
 
 
 def _read_sidecar(path: Path) -> list[dict]:
@@ -48,10 +49,11 @@ def check(args: argparse.Namespace) -> Answer:
     folder = Path(args.folder)
     if not folder.is_dir():
         raise WsdataError(f"{folder} is not a folder")
-    faults = check_drop(folder)
+    folder = folder.absolute()  # its name is the drop's
+    faults, media = inspect_drop(FolderLanding(folder.parent), folder.name)
     data = {"drop": folder.name, "ok": not faults, "faults": faults}
     lines = [f"{folder.name}: {fault}" for fault in faults] or [
-        f"{folder.name} keeps the contract: {len(media_files(folder))} media files"
+        f"{folder.name} keeps the contract: {len(media)} media files"
     ]
     return Answer(data, lines, code=1 if faults else 0)
 
@@ -59,12 +61,13 @@ def check(args: argparse.Namespace) -> Answer:
 def list_drops(args: argparse.Namespace) -> Answer:
     """``drop list``."""
     opened = open_deployment(args)
-    landing = Path(opened.deployment.landing)
+    zone = open_landing(opened.deployment.landing)
+    ready = {name for name, _ in ready_drops(zone)}
     landed = {ref.partition: ref.num_rows for ref in opened.ledger.live("raw_assets")}
     clips = {ref.partition: ref.num_rows for ref in opened.ledger.live("clips")}
     rows = []
-    for name in sorted(set(ready_drops(landing)) | set(landed)):
-        faults = [] if name in landed else check_drop(landing / name)
+    for name in sorted(ready | set(landed)):
+        faults = [] if name in landed else check_drop(zone, name)
         state = "landed" if name in landed else "refused" if faults else "ready"
         rows.append(
             {

@@ -10,6 +10,7 @@ from pathlib import Path
 from wsdata.cli.main import Answer
 from wsdata.errors import WsdataError
 from wsdata.ingest.delivery import Declaration, make_drop, other_files, source_name
+from wsdata.ingest.landing import open_landing
 from wsdata.recipe import load_recipe
 
 LAUNCHER = "launch.py"
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> Answer:
             source=args.source or source_name(folder),
             license_id=args.license,
         )
-        key = make_drop(folder, Path(deployment.landing), declaration)
+        key = make_drop(folder, open_landing(deployment.landing), declaration)
         print(f"drop {key} made of {folder}", file=sys.stderr)
         for name in other_files(folder):
             print(f"  left out, not a media file: {name}", file=sys.stderr)

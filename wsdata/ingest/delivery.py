@@ -1,26 +1,26 @@
 """Drops as folders in the landing zone: the contract, making one, checking one.
 
 A drop is a folder named by its key that holds media files, ``drop.toml``, an optional
-``records.jsonl`` and, written last, ``_READY``. Landing its bytes belongs to `land`.
+``records.jsonl`` and, written last, ``_READY``. Where such folders lie, and how files are read
+there, belongs to `landing`; landing their bytes to `land`.
 """
 
 import datetime as dt
 import json
 import os
 import re
-import secrets
-import shutil
 import tomllib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 from wsdata.digest import digest
 from wsdata.errors import DropRefused, WsdataError
 from wsdata.ids import SOURCE_TIERS, DropKey, parse_drop_key
+from wsdata.ingest.landing import MARKER, LandedFile, LandingZone
 
-DECLARATION, RECORDS, MARKER = "drop.toml", "records.jsonl", "_READY"
+DECLARATION, RECORDS = "drop.toml", "records.jsonl"
 FORMAT_VERSION = 1
 IMAGE_SUFFIXES = frozenset(
     [".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff"]
@@ -57,13 +57,21 @@ class Declaration:
     format_version: int = FORMAT_VERSION
 
 
-def media_files(folder: Path) -> list[Path]:
-    """Media files of a drop, as sorted paths within it."""
-    return sorted(
-        path.relative_to(folder)
-        for path in folder.rglob("*")
-        if path.is_file() and path.suffix.lower() in MEDIA_SUFFIXES
-    )
+class Inspection(NamedTuple):
+    """What was found in one drop: every fault, in words, and its media files, sorted."""
+
+    faults: list[str]
+    media: list[LandedFile]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all media files."""
+        return sum(file.size_bytes for file in self.media)
+
+
+def media_files(files: Iterable[LandedFile]) -> list[LandedFile]:
+    """Those of a drop's files that are media, in their order."""
+    return [file for file in files if _suffix(file.path) in MEDIA_SUFFIXES]
 
 
 def other_files(folder: Path) -> list[str]:
@@ -76,52 +84,60 @@ def other_files(folder: Path) -> list[str]:
     )
 
 
-def ready_drops(landing: Path) -> dict[str, int]:
-    """Folders with a ``_READY`` marker: name -> the marker's mtime in nanoseconds, sorted."""
-    found = {path.parent.name: path.stat().st_mtime_ns for path in landing.glob(f"*/{MARKER}")}
-    return {name: found[name] for name in sorted(found)}
-
-
-def read_declaration(folder: Path) -> Declaration:
+def read_declaration(zone: LandingZone, drop: str) -> Declaration:
     """Read ``drop.toml``.
 
     Raises:
         DropRefused: With every fault of the declaration.
     """
-    declaration, faults = _declaration(folder)
+    declaration, faults = _declaration(zone.read(drop, DECLARATION))
     if declaration is None or faults:
-        raise DropRefused(folder.name, faults)
+        raise DropRefused(drop, faults)
     return declaration
 
 
-def read_records(folder: Path) -> dict[str, dict[str, Any]]:
+def read_records(zone: LandingZone, drop: str) -> dict[str, dict[str, Any]]:
     """Read the sidecar: path within the drop -> record. No sidecar gives none.
 
     Raises:
         DropRefused: With every fault of the sidecar.
     """
-    records, faults = _records(folder)
+    records, faults = _records(zone.read(drop, RECORDS))
     if faults:
-        raise DropRefused(folder.name, faults)
+        raise DropRefused(drop, faults)
     return records
 
 
-def check_drop(folder: Path) -> list[str]:
-    """Check a drop against the contract, without reading its media.
+def check_drop(zone: LandingZone, drop: str) -> list[str]:
+    """Check a drop against the contract; see `inspect_drop`."""
+    return inspect_drop(zone, drop).faults
+
+
+def inspect_drop(zone: LandingZone, drop: str, *, is_marked: bool = True) -> Inspection:
+    """Check a drop against the contract, without reading its media; its files are listed once.
+
+    Args:
+        zone: The landing zone.
+        drop: Name of the folder.
+        is_marked: Whether its marker must be there.
 
     Returns:
-        Every fault found, in words; empty for a good drop. A drop without media is good.
+        Every fault found; none for a good drop. A drop without media is good.
     """
+    files = zone.files(drop)
+    present = {file.path for file in files if not file.is_link}
     faults: list[str] = []
     try:
-        key = parse_drop_key(folder.name)
+        key = parse_drop_key(drop)
     except ValueError as error:
         key = None
         faults.append(str(error))
-    if not (folder / MARKER).is_file():
+    if is_marked and MARKER not in present:
         faults.append(f"no {MARKER} marker: the delivery is not complete")
-    declaration, declared_faults = _declaration(folder)
-    records, record_faults = _records(folder)
+    declaration, declared_faults = _declaration(
+        zone.read(drop, DECLARATION) if DECLARATION in present else None
+    )
+    records, record_faults = _records(zone.read(drop, RECORDS) if RECORDS in present else None)
     faults += declared_faults + record_faults
     if declaration is not None and key is not None:
         for name in ("source_tier", "source"):
@@ -130,18 +146,22 @@ def check_drop(folder: Path) -> list[str]:
                     f"{DECLARATION}: {name} {getattr(declaration, name)!r} is not the "
                     f"{getattr(key, name)!r} of the folder's name"
                 )
-    faults += _payload_faults(folder, records)
+    faults += _payload_faults(files, records)
+    media = media_files(files)
     if declaration is not None and declaration.source_tier == "crawl":
-        faults += _crawl_faults(folder, records)
-    return faults
+        faults += _crawl_faults(media, records)
+    return Inspection(faults, media)
 
 
-def _declaration(folder: Path) -> tuple[Declaration | None, list[str]]:
-    path = folder / DECLARATION
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+def _suffix(path: str) -> str:
+    return PurePosixPath(path).suffix.lower()
+
+
+def _declaration(text: bytes | None) -> tuple[Declaration | None, list[str]]:
+    if text is None:
         return None, [f"no {DECLARATION}: source_tier, source and license_id must be stated"]
+    try:
+        data = tomllib.loads(text.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         return None, [f"{DECLARATION} is not TOML: {error}"]
     kinds = {field.name: field.type for field in fields(Declaration)}
@@ -196,13 +216,10 @@ def _date_fault(text: str) -> str | None:
     return None
 
 
-def _records(folder: Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    path = folder / RECORDS
+def _records(text: bytes | None) -> tuple[dict[str, dict[str, Any]], list[str]]:
     records: dict[str, dict[str, Any]] = {}
     faults: list[str] = []
-    if not path.is_file():
-        return records, faults
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in enumerate((text or b"").splitlines(), start=1):
         if not line.strip():
             continue
         try:
@@ -225,38 +242,40 @@ def _records(folder: Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
     return records, faults
 
 
-def _payload_faults(folder: Path, records: dict[str, dict[str, Any]]) -> list[str]:
+def _payload_faults(files: list[LandedFile], records: dict[str, dict[str, Any]]) -> list[str]:
     faults: list[str] = []
     known = {DECLARATION, RECORDS, MARKER}
     present: set[str] = set()
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_symlink():
+    for file in files:
+        name, suffix = file.path, PurePosixPath(file.path).suffix
+        if file.is_link:
             faults.append(f"{name} is a link: deliver the file itself")
-        elif path.is_file():
-            present.add(name)
-            if name not in known and path.suffix.lower() not in MEDIA_SUFFIXES:
-                faults.append(f"{name}: {path.suffix or 'no suffix'} is not a media file we take")
+            continue
+        present.add(name)
+        if set(name.split("/")) & {"", ".", ".."}:  # a bucket takes such keys, a disk cannot
+            faults.append(f"{name!r} has an empty or relative part: deliver it under a plain path")
+        elif name not in known and suffix.lower() not in MEDIA_SUFFIXES:
+            faults.append(f"{name}: {suffix or 'no suffix'} is not a media file we take")
     # A record of a vault member goes with its file when that is sealed, so both are absent.
     faults += [f"{RECORDS}: {name!r} is not in the drop" for name in sorted(set(records) - present)]
     return faults
 
 
-def _crawl_faults(folder: Path, records: dict[str, dict[str, Any]]) -> list[str]:
+def _crawl_faults(media: list[LandedFile], records: dict[str, dict[str, Any]]) -> list[str]:
     faults: list[str] = []
-    for path in media_files(folder):
-        record = records.get(path.as_posix())
+    for path in (file.path for file in media):
+        record = records.get(path)
         if record is None:
-            faults.append(f"{path.as_posix()}: crawled, but {RECORDS} says nothing of it")
+            faults.append(f"{path}: crawled, but {RECORDS} says nothing of it")
             continue
         if missing := [name for name in CRAWL_FIELDS if record.get(name) is None]:
-            faults.append(f"{path.as_posix()}: crawl record lacks {', '.join(missing)}")
+            faults.append(f"{path}: crawl record lacks {', '.join(missing)}")
     return faults
 
 
 def make_drop(
     files: Path | Iterable[Path],
-    landing: Path,
+    zone: LandingZone,
     declaration: Declaration,
     *,
     records: Iterable[dict[str, Any]] = (),
@@ -268,7 +287,7 @@ def make_drop(
 
     Args:
         files: A folder whose media files are taken with their paths, or single files.
-        landing: The landing zone.
+        zone: The landing zone.
         declaration: What is stated about them.
         records: Sidecar records, each with the ``path`` of a file within the drop.
         date: Day of delivery, YYYYMMDD; today without it.
@@ -285,29 +304,23 @@ def make_drop(
             "files": [[name, path.stat().st_size, _sha256(path)] for name, path in chosen],
         }
     )
-    if (there := _drop_of_listing(landing, listing)) is not None:
+    origin = f"{declaration.source_tier}.{declaration.source}"
+    if (there := _drop_of_listing(zone, origin, listing)) is not None:
         return there
-    making = landing / f".making-{secrets.token_hex(6)}"
-    making.mkdir(parents=True)
-    try:
-        for name, path in chosen:
-            target = making / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
-        (making / DECLARATION).write_text(_toml(declaration), encoding="utf-8")
-        if records:
-            lines = (json.dumps(record, ensure_ascii=False, sort_keys=True) for record in records)
-            (making / RECORDS).write_text("\n".join(lines) + "\n", encoding="utf-8")
-        key, folder = _publish(making, landing, declaration, date or f"{dt.date.today():%Y%m%d}")  # noqa: DTZ011
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
-    marker = folder / f".{MARKER}"
-    marker.write_text(json.dumps({"format_version": FORMAT_VERSION, "listing": listing}) + "\n")
-    marker.rename(folder / MARKER)
-    if faults := check_drop(folder):
-        shutil.rmtree(folder)
+    stem = f"{origin}.{date or f'{dt.date.today():%Y%m%d}'}"  # noqa: DTZ011
+    parse_drop_key(f"{stem}.001")
+    content: dict[str, Path | bytes] = dict(chosen)
+    content[DECLARATION] = _toml(declaration).encode()
+    if records:
+        lines = (json.dumps(record, ensure_ascii=False, sort_keys=True) for record in records)
+        content[RECORDS] = ("\n".join(lines) + "\n").encode()
+    key = zone.claim(stem, content)
+    if faults := inspect_drop(zone, key, is_marked=False).faults:
+        zone.discard(key)
         fix = "Nothing was delivered: state what is missing in a sidecar (--records) and try again."
         raise DropRefused(key, faults, fix=fix)
+    marker = json.dumps({"format_version": FORMAT_VERSION, "listing": listing}) + "\n"
+    zone.mark(key, marker.encode())
     return key
 
 
@@ -315,7 +328,11 @@ def _chosen_files(files: Path | Iterable[Path]) -> list[tuple[str, Path]]:
     if isinstance(files, Path):
         if not files.is_dir():
             raise WsdataError(f"{files} is not a folder: name one that holds media files")
-        chosen = [(path.as_posix(), files / path) for path in media_files(files)]
+        chosen = [
+            (path.relative_to(files).as_posix(), path)
+            for path in sorted(files.rglob("*"))
+            if path.is_file() and path.suffix.lower() in MEDIA_SUFFIXES
+        ]
         if not chosen:
             raise WsdataError(
                 f"{files} holds no media: expected files ending in "
@@ -325,25 +342,17 @@ def _chosen_files(files: Path | Iterable[Path]) -> list[tuple[str, Path]]:
     return sorted((path.name, path) for path in files)
 
 
-def _publish(
-    making: Path, landing: Path, declaration: Declaration, date: str
-) -> tuple[DropKey, Path]:
-    stem = f"{declaration.source_tier}.{declaration.source}.{date}"
-    parse_drop_key(f"{stem}.001")
-    for sequence in range(1, 1_000_000):
-        folder = landing / f"{stem}.{sequence:03d}"
-        if folder.exists():
-            continue
-        making.rename(folder)
-        return DropKey(folder.name), folder
-    raise WsdataError(f"no free sequence number for {stem}: deliver under another date")
-
-
-def _drop_of_listing(landing: Path, listing: str) -> DropKey | None:
-    for name in ready_drops(landing):
-        text = (landing / name / MARKER).read_text(encoding="utf-8", errors="replace")
-        if re.search(rf'"listing": "{listing}"', text):
-            return DropKey(name)
+def _drop_of_listing(zone: LandingZone, origin: str, listing: str) -> DropKey | None:
+    """The drop that was made of the same listing, which states where it comes from."""
+    after = f"{origin}."
+    while names := zone.folders(after=after):
+        for name in names:
+            if not name.startswith(f"{origin}."):
+                return None
+            text = (zone.read(name, MARKER) or b"").decode("utf-8", errors="replace")
+            if f'"listing": "{listing}"' in text:
+                return DropKey(name)
+        after = names[-1]
     return None
 
 

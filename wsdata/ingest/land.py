@@ -5,7 +5,6 @@ Nothing of a file is looked at but its bytes' digest. Probing belongs to `finger
 """
 
 import functools
-import hashlib
 import json
 import tempfile
 from collections.abc import Callable
@@ -20,17 +19,15 @@ from wsdata.ingest.carve import carve_reason
 from wsdata.ingest.delivery import (
     RECORDS,
     Declaration,
-    check_drop,
-    media_files,
+    inspect_drop,
     read_declaration,
     read_records,
 )
+from wsdata.ingest.landing import LandingZone, open_landing
 from wsdata.ingest.provenance import provenance_row
 from wsdata.orders import Step, StepResult, StepRun
 from wsdata.recipe import Recipe
 from wsdata.vault import VaultWriter
-
-BLOCK_BYTES = 1 << 20
 
 
 def _settings(deployment: Deployment, _recipe: Recipe) -> dict[str, Any]:
@@ -63,16 +60,14 @@ def run(run: StepRun) -> StepResult:
         DropRefused: It breaks the contract; nothing of it is landed.
         ObjectMissing: A raw object was lost, and no landing copy of it is kept.
     """
-    folder = Path(run.settings["landing"]) / run.order.partition
-    paths = run.unit("listing:" + run.order.partition, lambda: _listing(folder))["paths"]
-    land = _lander(run, folder)
+    zone, drop = open_landing(run.settings["landing"]), run.order.partition
+    paths = run.unit("listing:" + drop, lambda: _listing(zone, drop))["paths"]
+    land = _lander(run, zone, drop)
     landed: list[dict[str, Any]] = []
     for done, path in enumerate(paths, start=1):
-        landed.append(
-            run.unit(f"{run.order.partition}/{path}", functools.partial(land, path), blobs=("key",))
-        )
+        landed.append(run.unit(f"{drop}/{path}", functools.partial(land, path), blobs=("key",)))
         if landed[-1]["in_vault"]:
-            _purge(folder, path)
+            _purge(zone, drop, path)
         run.progress(done, len(paths), path)
     rows = _asset_rows(landed)
     return StepResult(
@@ -90,32 +85,33 @@ def run(run: StepRun) -> StepResult:
     )
 
 
-def _listing(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise DropRefused(folder.name, [f"no folder {folder.name} in the landing zone"])
-    if faults := check_drop(folder):
-        raise DropRefused(folder.name, faults)
-    return {"paths": [path.as_posix() for path in media_files(folder)]}
+def _listing(zone: LandingZone, drop: str) -> dict[str, Any]:
+    found = inspect_drop(zone, drop)
+    if found.faults:
+        if not zone.files(drop):
+            raise DropRefused(drop, [f"no folder {drop} in the landing zone {zone.address}"])
+        raise DropRefused(drop, found.faults)
+    return {"paths": [file.path for file in found.media]}
 
 
-def _lander(run: StepRun, folder: Path) -> Callable[[str], dict[str, Any]]:
+def _lander(run: StepRun, zone: LandingZone, drop: str) -> Callable[[str], dict[str, Any]]:
     vault = VaultWriter(run.settings["vault"])
     eval_list = frozenset(run.settings["eval_list"])
     # Read once, and only if some file is landed now: a purge shortens the sidecar meanwhile.
-    stated = functools.cache(lambda: (read_declaration(folder), read_records(folder)))
+    stated = functools.cache(lambda: (read_declaration(zone, drop), read_records(zone, drop)))
 
     def land(path: str) -> dict[str, Any]:
-        source = folder / path
-        if not source.is_file():
-            raise ObjectMissing(
-                f"{path} of {folder.name}: its raw object is not in the store and no landing copy "
-                "is kept: deliver the same bytes again in a new drop"
-            )
-        declaration, records = stated()
-        record = records.get(path, {})
         with tempfile.TemporaryDirectory(dir=_scratch(run)) as scratch:
             copy = Path(scratch) / "copy"
-            asset_id, size_bytes = _copy_hashing(source, copy)
+            try:
+                asset_id, size_bytes = zone.fetch(drop, path, copy)
+            except ObjectMissing as error:
+                raise ObjectMissing(
+                    f"{path} of {drop}: its raw object is not in the store and no landing copy "
+                    "is kept: deliver the same bytes again in a new drop"
+                ) from error
+            declaration, records = stated()
+            record = records.get(path, {})
             reason = carve_reason(
                 asset_id,
                 salt=run.settings["carve_salt"],
@@ -126,7 +122,7 @@ def _lander(run: StepRun, folder: Path) -> Callable[[str], dict[str, Any]]:
                 run.store.put_file(raw_key(asset_id), copy)
             else:
                 vault.seal(asset_id, copy, record)
-        return _landed(asset_id, size_bytes, reason, path, folder.name, declaration, record)
+        return _landed(asset_id, size_bytes, reason, path, drop, declaration, record)
 
     return land
 
@@ -169,28 +165,15 @@ def _scratch(run: StepRun) -> str | None:
     return str(scratch)
 
 
-def _copy_hashing(source: Path, target: Path) -> tuple[str, int]:
-    hasher, size = hashlib.sha256(), 0
-    with source.open("rb") as reader, target.open("wb") as writer:
-        while block := reader.read(BLOCK_BYTES):
-            hasher.update(block)
-            writer.write(block)
-            size += len(block)
-    return hasher.hexdigest(), size
-
-
-def _purge(folder: Path, path: str) -> None:
+def _purge(zone: LandingZone, drop: str, path: str) -> None:
     """Remove the landing copy of a vault member, and its line of the sidecar."""
-    (folder / path).unlink(missing_ok=True)
-    sidecar = folder / RECORDS
-    if not sidecar.is_file():
+    zone.purge(drop, path)
+    if (sidecar := zone.read(drop, RECORDS)) is None:
         return
-    lines = sidecar.read_text(encoding="utf-8").splitlines()
+    lines = sidecar.decode("utf-8").splitlines()
     kept = [line for line in lines if line.strip() and json.loads(line).get("path") != path]
     if len(kept) != len(lines):
-        temp = folder / f".{RECORDS}"
-        temp.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        temp.rename(sidecar)
+        zone.rewrite(drop, RECORDS, "".join(f"{line}\n" for line in kept).encode())
 
 
 def _asset_rows(landed: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from wsdata.ingest.delivery import Declaration, make_drop
+from wsdata.ingest.landing import FolderLanding
 from wsdata_tests import synthetic
 from wsdata_tests.e2e.homes import MICRO_RECIPE, ROOT, Home
 
@@ -24,7 +25,7 @@ def home(tmp_path_factory):
     synthetic.make_h14(media / "rotated.mp4", 90)
     (path / "operating.toml").write_text(MICRO_RECIPE.read_text())
     home = Home(path)
-    make_drop(media, path / "landing", DECLARED, date="20261101")
+    make_drop(media, FolderLanding(path / "landing"), DECLARED, date="20261101")
     home.run("run", code=None)
     return home
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from wsdata.ingest.delivery import Declaration, make_drop
+from wsdata.ingest.landing import FolderLanding
 from wsdata.steps import STEPS
 from wsdata_tests.e2e.homes import MICRO_RECIPE, ROOT, Home
 
@@ -34,7 +35,7 @@ LIMIT_S = 900
 def make_home(path) -> Home:
     home = Home(path)
     files = [ROOT / "samples" / "media" / name for name in MICRO]
-    make_drop(files, path / "landing", DECLARED, date="20261101")
+    make_drop(files, FolderLanding(path / "landing"), DECLARED, date="20261101")
     (path / "operating.toml").write_text(MICRO_RECIPE.read_text())
     return home
 

@@ -6,6 +6,7 @@ import sys
 from wsdata.catalog.objects import read_table
 from wsdata.curate.manifest import manifest_digest
 from wsdata.ingest.delivery import Declaration, make_drop
+from wsdata.ingest.landing import FolderLanding
 from wsdata_tests.e2e.homes import MICRO_RECIPE, ROOT, Home
 
 FIRST = ("stream_of_water.webm", "coffee.png")
@@ -15,7 +16,7 @@ SECOND = ("derived_stream_vp9_opus.webm", "coffee.png", "chelsea.png", "testsrc_
 def _deliver(home: Home, names, source: str) -> None:
     declared = Declaration(source_tier="licensed", source=source, license_id="CC0-1.0")
     files = [ROOT / "samples" / "media" / name for name in names]
-    make_drop(files, home.path / "landing", declared, date="20261101")
+    make_drop(files, FolderLanding(home.path / "landing"), declared, date="20261101")
 
 
 def _run_in_order(path, drops) -> Home:

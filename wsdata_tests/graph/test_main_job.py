@@ -17,6 +17,7 @@ from sensors.progress import Progress
 from sensors.runs import InProcessRuns
 from wsdata.catalog.objects import read_table
 from wsdata.errors import CatalogError
+from wsdata.ingest.landing import FolderLanding
 from wsdata.recipe import Recipe
 from wsdata.records import Fact
 from wsdata_tests.graph.graph_steps import MANIFEST, THROUGH_TO_A_VERSION
@@ -72,7 +73,7 @@ class Main:
 
     def run(self, recipe=RECIPE, *, day=DAY, wanted=()):
         job = self.job()
-        job.process_drops(job.look_at_landing(self.site.home / "landing", wanted))
+        job.process_drops(job.look_at_landing(FolderLanding(self.site.home / "landing"), wanted))
         job.find_duplicates(recipe, job.look_at_all())
         job.mend_versions()
         version = choose_version(job.bench, self.steps["curate/manifest"], recipe, as_of_date=day)
@@ -175,7 +176,7 @@ def test_a_version_is_never_cut_twice(site, instance):
 def test_a_version_that_could_not_be_cut_gives_its_name_to_the_next_try(site, instance):
     main = Main(site, instance)
     job = main.job()
-    job.process_drops(job.look_at_landing(site.home / "landing", ()))
+    job.process_drops(job.look_at_landing(FolderLanding(site.home / "landing"), ()))
     ask = {"step": STEPS["curate/manifest"], "as_of_date": DAY}
     assert choose_version(job.bench, recipe=replace(RECIPE, seed=3), **ask) == "v1"
     assert choose_version(job.bench, recipe=RECIPE, **ask) == "v1"
@@ -190,7 +191,7 @@ def test_a_failed_drop_does_not_stop_the_others(site, instance):
     make_drop_folder(site.home / "landing", SECOND, num_files=3)
     site_records(site)
     job = main.job()
-    job.process_drops(job.look_at_landing(site.home / "landing", ()))
+    job.process_drops(job.look_at_landing(FolderLanding(site.home / "landing"), ()))
     assert job.summary.failed == [f"process_drop[{SECOND}]", f"process_drop[{DROP}]"]
     assert "third box is cut off" in main.said.getvalue()
     assert {ref.partition for ref in site.ledger.live("raw_assets")} == {DROP, SECOND}
@@ -210,7 +211,7 @@ def test_a_refused_drop_is_told_and_shown(site, instance):
     (folder / "drop.toml").unlink()
     main = Main(site, instance)
     job = main.job()
-    assert job.look_at_landing(site.home / "landing", ()) == [DROP]
+    assert job.look_at_landing(FolderLanding(site.home / "landing"), ()) == [DROP]
     assert list(job.summary.refused) == [SECOND]
     assert "no drop.toml" in main.said.getvalue()
     seen = instance.fetch_observations(
@@ -222,7 +223,7 @@ def test_a_refused_drop_is_told_and_shown(site, instance):
 
 def test_a_drop_that_is_not_there_is_told(site, instance):
     job = Main(site, instance).job()
-    assert job.look_at_landing(site.home / "landing", [SECOND]) == []
+    assert job.look_at_landing(FolderLanding(site.home / "landing"), [SECOND]) == []
     assert SECOND in job.summary.refused
 
 

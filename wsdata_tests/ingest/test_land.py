@@ -9,6 +9,7 @@ from wsdata.ids import raw_key
 from wsdata.ingest import land
 from wsdata.ingest.carve import carve_reason
 from wsdata.ingest.delivery import Declaration, make_drop
+from wsdata.ingest.landing import FolderLanding
 from wsdata.store import FolderStore, open_store
 from wsdata.vault import sidecar_key
 from wsdata_tests.orders_support import order_of, rows_made, run_step
@@ -25,7 +26,9 @@ def site(tmp_path):
         (media / name).write_bytes(data)
     declared = Declaration(source_tier="licensed", source="acme", license_id="CC0-1.0")
     records = [{"path": "secret.mp4", "title": "sealed"}, {"path": "a.mp4", "license_id": "X"}]
-    key = make_drop(media, tmp_path / "landing", declared, records=records, date="20261101")
+    key = make_drop(
+        media, FolderLanding(tmp_path / "landing"), declared, records=records, date="20261101"
+    )
     return tmp_path, key
 
 
@@ -121,7 +124,7 @@ def test_h21_new_bytes_at_a_path_and_old_bytes_at_another(site):
     (media / "a.mp4").write_bytes(b"new bytes")
     (media / "b.png").rename(media / "elsewhere.png")
     declared = Declaration(source_tier="licensed", source="acme", license_id="CC0-1.0")
-    second = make_drop(media, tmp_path / "landing", declared, date="20261102")
+    second = make_drop(media, FolderLanding(tmp_path / "landing"), declared, date="20261102")
     store = FolderStore(tmp_path / "store")
     rows = rows_made(store, run_step(land.STEP, _order(tmp_path, second), store), "provenance")
     ids = dict(rows.select("path", "asset_id").iter_rows())
