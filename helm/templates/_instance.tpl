@@ -148,6 +148,19 @@ config:
 {{- printf "%s-code-%s" (include "wsdata.fullname" .root) .deployment.name -}}
 {{- end -}}
 
+{{/* What a code location is where it does not say: the list in values.yaml is replaced as a whole. */}}
+{{- define "wsdata.codeDefaults" -}}
+image:
+  repository: wsdata-orchestrator
+codeServerArgs: ["-f", "definitions.py", "-d", "."]
+port: 3030
+resources:
+  requests: {cpu: 500m, memory: 2Gi}
+  limits: {memory: 4Gi}
+readinessProbe: {periodSeconds: 20, timeoutSeconds: 10, failureThreshold: 3}
+startupProbe: {periodSeconds: 5, timeoutSeconds: 10, failureThreshold: 60}
+{{- end -}}
+
 {{- define "wsdata.workspace" -}}
 load_from:
 {{- $locations := index .Values "dagster-user-deployments" }}
@@ -155,7 +168,7 @@ load_from:
 {{- range $locations.deployments }}
   - grpc_server:
       host: {{ include "wsdata.codeName" (dict "root" $ "deployment" .) }}
-      port: {{ .port }}
+      port: {{ default 3030 .port }}
       location_name: {{ .name }}
 {{- end }}
 {{- else }} []
