@@ -230,7 +230,7 @@ eval_list.txt: |
 {{- end -}}
 {{- range $key := list "envConfigMaps" "envSecrets" -}}
 {{- $names := list -}}
-{{- range get $ $key -}}{{- $names = append $names .name -}}{{- end -}}
+{{- range default list (get $ $key) -}}{{- $names = append $names .name -}}{{- end -}}
 {{- with $names -}}{{- $_ := set $made (snakecase $key) . -}}{{- end -}}
 {{- end -}}
 {{- range $key := list "volumes" "volumeMounts" "labels" -}}
