@@ -91,7 +91,9 @@ class DagsterMetrics:
     def runs(self) -> list[Metric]:
         """Runs by status and job."""
         family = GaugeMetricFamily(
-            "wsdata_dagster_runs", "Runs that the instance knows.", labels=("job", "status")
+            "wsdata_dagster_runs",
+            "Runs that the instance knows.",
+            labels=("dagster_job", "status"),  # Prometheus keeps `job` for itself
         )
         for status in DagsterRunStatus:
             named = {job: self._count(status, job) for job in self._watched.job_names}

@@ -128,6 +128,7 @@ class WorkerMetrics:
 
         self._done = of_step(Counter, "wsdata_units_done", "Units of work done.")
         self._total = of_step(Gauge, "wsdata_units_total", "Units of the phase being worked.")
+        self._left = of_step(Gauge, "wsdata_units_left", "Units of that phase not done yet.")
         self._seconds = of_step(
             Histogram,
             "wsdata_unit_seconds",
@@ -148,6 +149,7 @@ class WorkerMetrics:
             spent_s = now_s - self._reported_at_s
             self._num_done, self._reported_at_s = done, now_s
         self._total.set(total)
+        self._left.set(max(0, total - done))
         if num_new > 0:
             self._done.inc(num_new)
             self._seconds.observe(spent_s / num_new)

@@ -63,12 +63,13 @@ STEP = ("nvdec", "preprocess", "decode")  # labels pool, stage, step
 
 def test_units_are_counted_over_phases_and_jumps():
     with worker() as (watch, scraped):
-        for done, total in ((1, 3), (3, 3), (0, 2), (2, 2), (2, 2)):
+        for done, total in ((1, 3), (3, 3), (0, 2), (2, 2), (2, 2), (0, 4), (1, 4)):
             watch(done, total, "x")
         found = scraped()
-    assert found["wsdata_units_done_total", *STEP] == 3 + 2
-    assert found["wsdata_units_total", *STEP] == 2
-    assert found["wsdata_unit_seconds_count", *STEP] == 3  # reports that brought units
+    assert found["wsdata_units_done_total", *STEP] == 3 + 2 + 1
+    assert found["wsdata_units_total", *STEP] == 4
+    assert found["wsdata_units_left", *STEP] == 3
+    assert found["wsdata_unit_seconds_count", *STEP] == 4  # reports that brought units
 
 
 def test_units_told_from_many_threads_are_all_counted():
