@@ -43,6 +43,8 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--recipe", metavar="FILE", help="recipe of the next dataset version")
     run.add_argument("--no-cut", action="store_true", help="process drops alone, cut no version")
     run.set_defaults(function=_run)
+    run.add_argument("--verify", action="store_true",
+                     help="ask the store for every blob of what is done")  # fmt: skip
     cut = commands.add_parser("cut", help="one dataset version")
     cut.add_argument("--recipe", metavar="FILE", required=True)
     cut.add_argument("--version", help="its name; default: the next")
@@ -67,7 +69,7 @@ def _run(args: argparse.Namespace) -> int:
     from wsdata.ingest.landing import open_landing
 
     wanted, stated = _keys(args.drop), _stated_recipe(args)
-    with _main_job() as job:
+    with _main_job(verifies=args.verify) as job:
         recipe = stated or job.bench.recipes.operating()
         landing = open_landing(job.bench.deployment.landing)
         job.process_drops(job.look_at_landing(landing, wanted))
@@ -186,9 +188,10 @@ def _instance():  # noqa: ANN202
 
 
 @contextmanager
-def _main_job():  # noqa: ANN202
+def _main_job(*, verifies: bool = False):  # noqa: ANN202
     """Open the instance, end what was abandoned in it, and give the job over it."""
     with _instance() as (instance, deployment):
+        from assets.building import VERIFY_TAG
         from assets.work import Workbench
         from definitions import defs
         from resources.instances import end_abandoned_runs, set_pool_limits
@@ -208,12 +211,14 @@ def _main_job():  # noqa: ANN202
             runs = SubmittedRuns(
                 cluster.webserver_url, instance, progress,
                 at_once=cluster.runs_at_once, poll_s=cluster.poll_s,
+                tags={VERIFY_TAG: "true"} if verifies else {},
             )  # fmt: skip
         bench = Workbench(
             deployment=deployment,
             ledger=resources["catalog"].open(),
             store=resources["blob_store"].open(),
             recipes=resources["recipes"],
+            asks_blobs=verifies or deployment.asks_blobs,
         )
         yield MainJob(steps=STEPS, instance=instance, bench=bench, progress=progress, runs=runs)
 

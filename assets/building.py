@@ -28,6 +28,7 @@ DAILY = dg.FreshnessPolicy.time_window(
 MONTHLY = dg.FreshnessPolicy.time_window(
     fail_window=dt.timedelta(days=30), warn_window=dt.timedelta(days=14)
 )
+VERIFY_TAG = "wsdata/verify"  # "true" on a run: ask the store for every blob
 NOTHING = dg.SpecificPartitionsPartitionMapping([])
 
 AfterCommit = Callable[[dg.AssetExecutionContext, Workbench], None]
@@ -160,11 +161,13 @@ def step_assets(
         recipes: RecipesResource,
         compute_pools: ComputePools,
     ) -> Iterator[dg.MaterializeResult]:
+        opened = deployment.open()
         bench = Workbench(
-            deployment=deployment.open(),
+            deployment=opened,
             ledger=catalog.open(),
             store=blob_store.open(),
             recipes=recipes,
+            asks_blobs=opened.asks_blobs or context.run.tags.get(VERIFY_TAG) == "true",
         )
         yield from materialize(context, step, bench, compute_pools)
         if after_commit is not None:

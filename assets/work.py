@@ -35,12 +35,16 @@ CUT = "curate/manifest"  # reads all drops as of its version's commit, and is do
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workbench:
-    """Everything that building, judging and committing orders needs."""
+    """Everything that building, judging and committing orders needs.
+
+    Where `asks_blobs`, a step is done only if the store has every blob that its rows name.
+    """
 
     deployment: Deployment
     ledger: Ledger
     store: BlobStore
     recipes: RecipesResource
+    asks_blobs: bool = True
 
     def order(self, step: Step, partition: str) -> Order:
         """Build the order of a step from what is live now.
@@ -69,7 +73,7 @@ class Workbench:
             return Report(
                 order_digest=order.digest, version_digest=order.version_digest, objects=kept
             )
-        return orders.finished(order, self.ledger, self.store)
+        return orders.finished(order, self.ledger, self.store, asks_blobs=self.asks_blobs)
 
     def is_finished(self, step: Step, partition: str) -> bool:
         """Whether nothing is left to do for a step: its inputs are there, and its order is done."""
@@ -83,7 +87,7 @@ class Workbench:
         found: dict[str, ObjectRef] = {}
         for table in step.tables:
             refs = self.ledger.live(table, partition)
-            if not refs or orders.is_lost(self.store, refs[0]):
+            if not refs or orders.is_lost(self.store, refs[0], asks_blobs=self.asks_blobs):
                 return None
             found[table] = refs[0]
         return found

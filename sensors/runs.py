@@ -6,7 +6,7 @@ Which runs are worked, and in which order, belongs to `main_job`.
 import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -109,6 +109,7 @@ class SubmittedRuns:
         progress: Where it is told.
         at_once: Runs in flight at the same time.
         poll_s: Seconds between two looks at a run.
+        tags: Further tags of the runs.
     """
 
     def __init__(
@@ -119,12 +120,14 @@ class SubmittedRuns:
         *,
         at_once: int,
         poll_s: float,
+        tags: Mapping[str, str],
     ) -> None:
         self.at_once = at_once
         self._url = f"{url.rstrip('/')}/graphql"
         self._instance = instance
         self._progress = progress
         self._poll_s = poll_s
+        self._tags = {**LAUNCHED_BY, **tags}
 
     def work(self, spec: JobSpec, partition: str, keys: Sequence[dg.AssetKey]) -> RunDone:
         """Work some assets of one partition; see `Runs`."""
@@ -147,7 +150,7 @@ class SubmittedRuns:
         return found[0].run_id if found else None
 
     def _submit(self, spec: JobSpec, partition: str, keys: Sequence[dg.AssetKey]) -> str:
-        tags = dict(LAUNCHED_BY)
+        tags = dict(self._tags)
         if spec.partition != "none":
             tags[PARTITION_TAG] = partition
         selector = {

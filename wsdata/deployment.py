@@ -69,7 +69,9 @@ class Deployment:
     `bundle` is one of BUNDLES. `catalog` is a path, or a SQLAlchemy URL without a password;
     `catalog_password_env` names the environment variable that holds one. `carve_share` is the
     share of each source tier that goes to the eval vault, in [0, 1]; `carve_salt` keys its hash.
-    Neither may change once material has been landed.
+    Neither may change once material has been landed. Where `asks_blobs`, a step is done only if
+    the store has every blob that its rows name: at 10^5 files a drop that is left to
+    ``wsdata fsck``, and to runs that are told to ask.
     """
 
     home: str
@@ -84,6 +86,7 @@ class Deployment:
     sandbox_minimum: str = "seccomp"
     num_threads: int = 2
     bundle: str = "local"
+    asks_blobs: bool = True
     catalog_password_env: str = ""
     kubernetes: Kubernetes = field(default_factory=Kubernetes)
 

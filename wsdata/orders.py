@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from wsdata.store import BlobStore
 
 log = logging.getLogger(__name__)
+
+ASKED_AT_ONCE = 16  # blobs that the store is asked for; more than a pool of connections holds
 
 SCOPES = ("same", "all", "latest", "version_of_group", "groups_of_version")
 PARTITION_KINDS = (
@@ -304,22 +307,31 @@ def _input_refs(
     raise ValueError(f"input {wanted.table}: unknown scope {wanted.scope!r}; known are {SCOPES}")
 
 
-def finished(order: Order, ledger: Ledger, store: BlobStore) -> Report | None:
-    """Return the report of an earlier run of this very order, or None where work is left."""
+def finished(
+    order: Order, ledger: Ledger, store: BlobStore, *, asks_blobs: bool = True
+) -> Report | None:
+    """Return the report of an earlier run of this very order, or None where work is left.
+
+    Args:
+        order: The order.
+        ledger: What is live.
+        store: Where it should be.
+        asks_blobs: Also ask the store for every blob that the rows name.
+    """
     objects: dict[str, ObjectRef] = {}
     for table in order.tables:
         made_by = ledger.order_digest_of(table, order.partition, order.code_version)
         if made_by != order.digest:
             return None
         (objects[table],) = ledger.live(table, order.partition, version=order.code_version)
-    if any(is_lost(store, ref) for ref in objects.values()):
+    if any(is_lost(store, ref, asks_blobs=asks_blobs) for ref in objects.values()):
         return None
     return Report(order_digest=order.digest, version_digest=order.version_digest, objects=objects)
 
 
-def is_lost(store: BlobStore, ref: ObjectRef) -> bool:
-    """Whether the store has lost an object of rows, or a blob that its rows name."""
-    return store.size(ref.key) is None or bool(_lost_blobs(store, ref))
+def is_lost(store: BlobStore, ref: ObjectRef, *, asks_blobs: bool = True) -> bool:
+    """Whether the store has lost an object of rows, or (if asked for) a blob that its rows name."""
+    return store.size(ref.key) is None or (asks_blobs and bool(_lost_blobs(store, ref)))
 
 
 def _lost_blobs(store: BlobStore, ref: ObjectRef) -> list[str]:
@@ -327,8 +339,10 @@ def _lost_blobs(store: BlobStore, ref: ObjectRef) -> list[str]:
     if not columns:
         return []
     rows = read_object(store, ref)
-    keys = {key for column in columns for key in rows[column].drop_nulls().unique()}
-    return sorted(key for key in keys if store.size(key) is None)
+    keys = sorted({key for column in columns for key in rows[column].drop_nulls().unique()})
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as threads:
+        sizes = threads.map(store.size, keys)
+        return [key for key, size in zip(keys, sizes, strict=True) if size is None]
 
 
 def execute(

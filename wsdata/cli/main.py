@@ -43,6 +43,8 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--drop", action="append", default=[], metavar="FOLDER",
                      help="make a drop of this folder's media first; may be repeated")  # fmt: skip
     run.add_argument("--recipe", metavar="FILE", help="recipe of the next dataset version")
+    run.add_argument("--verify", action="store_true",
+                     help="ask the store for every blob of what is done")  # fmt: skip
     _declaration_options(run)
     _add_drops(group("drop", "deliveries"), add)
     _add_datasets(group("dataset", "dataset versions"), add)

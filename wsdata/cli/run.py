@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> Answer:
             file=sys.stderr,
         )
     options = ["--recipe", str(Path(args.recipe).absolute())] if args.recipe else []
+    options += ["--verify"] if args.verify else []
     return launch(deployment.home, ["run", *options, *(["--json"] if args.json else [])])
 
 
