@@ -309,10 +309,11 @@ class CountingStore(FolderStore):
 
 def test_one_collection_reads_few_objects_and_each_object_once(home, tmp_path):
     num_drops = 12
+    row = {"filter": "safety", "source": "web", "num_stopped": 1, "num_errors": 0,
+           "duration_s": 1.5}  # fmt: skip
     for number in range(num_drops):
-        row = {"filter": "safety", "source": "web", "num_in": number, "num_stopped": 1,
-               "num_errors": 0, "duration_s": 1.5}  # fmt: skip
-        home.commit(f"crawl.web.20261103.{number:03d}", {"kill_rates": [row]})
+        drop = f"crawl.web.20261103.{number:03d}"
+        home.commit(drop, {"kill_rates": [{**row, "num_in": number}]})
     store = CountingStore(home.store.root)
     store.reads = []
     catalog = CatalogMetrics(home.ledger, store, max_reads=5)
