@@ -5,6 +5,7 @@ from pathlib import Path
 
 from wsdata.deployment import load_deployment
 from wsdata.ingest.delivery import Declaration, make_drop
+from wsdata.ingest.landing import open_landing
 
 MEDIA = Path(__file__).parents[2] / "samples" / "media"
 MICRO = ("stream_of_water.webm", "testsrc_av1.mkv", "coffee.png")
@@ -13,7 +14,7 @@ DECLARED = Declaration(source_tier="licensed", source="micro", license_id="CC0-1
 
 def main() -> int:
     """Make the drop."""
-    landing = load_deployment().landing
+    landing = open_landing(load_deployment().landing)
     print(make_drop([MEDIA / name for name in MICRO], landing, DECLARED, date="20261101"))
     return 0
 
