@@ -196,6 +196,7 @@ class _StoreTraffic:
         self._stores.append(store)
         for op in ("put", "put_file", "get", "get_range", "fetch", "size", "age_s", "delete"):
             setattr(counted, op, self._counting(op, getattr(store, op)))
+            self._requests.labels(self._pool, op, "error")  # a first error shows as a rise from 0
         counted.list = self._listing(store.list)
         return counted
 
