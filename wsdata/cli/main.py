@@ -136,12 +136,33 @@ def _add_questions(commands, group, add) -> None:  # noqa: ANN001
     request.add_argument("--dry-run", action="store_true")
     report = add(takedown, "report", "questions:takedown_report", "what a request excluded")
     report.add_argument("id")
+    _add_capacity(add(commands, "capacity", "capacity:capacity", "what a corpus and a run take"))
     fsck = add(commands, "fsck", "questions:fsck", "the ledger against the store, both ways")
     fsck.add_argument("--deep", action="store_true", help="also read every blob")
     gc = add(commands, "gc", "questions:gc", "objects that nothing refers to")
     gc.add_argument("--apply", action="store_true", help="delete them")
     gc.add_argument("--min-age-hours", type=float, default=24.0, metavar="H",
                     help="leave what is younger: a running step may need it")  # fmt: skip
+
+
+def _add_capacity(capacity: argparse.ArgumentParser) -> None:
+    for name, kind, text in (
+        ("tokens", float, "latent tokens that the run trains on"),
+        ("raw-hours", float, "hours of raw video"),
+        ("days", float, "days that the run takes"),
+        ("accelerators", int, "accelerators that train"),
+        ("weeks", float, "weeks in which the corpus is to be built"),
+    ):
+        capacity.add_argument(f"--{name}", type=kind, metavar="N", help=text)
+    capacity.add_argument("--encode-plan", choices=("curriculum", "full_ladder"),
+                          help="which curated hours are encoded at which rung")  # fmt: skip
+    capacity.add_argument("--config", metavar="FILE", help="TOML of any input of the model")
+    capacity.add_argument("--measured", metavar="FILE", help="JSON of measured inputs")
+    capacity.add_argument("--min-hours", type=float, default=10.0, metavar="H",
+                          help="hours in the catalog from which on it measures")  # fmt: skip
+    capacity.add_argument("--reference", action="store_true", help="take nothing from this home")
+    capacity.add_argument("--helm-values", action="store_true", help="print the pools' sizes")
+    capacity.add_argument("--long", action="store_true", help="all inputs and contradictions")
 
 
 def run_command(arguments: Sequence[str]) -> int:
