@@ -94,7 +94,7 @@ class Ledger:
         if version is not None:
             query = query.where(OBJECTS.c.version == version)
         newest = {row.partition: row for row in self.ask(query)}
-        return [_ref(newest[key]) for key in sorted(newest)]
+        return [ref_of(newest[key]) for key in sorted(newest)]
 
     def newest(
         self, table: str, *, version: str | None = None, as_of: int | None = None
@@ -105,21 +105,21 @@ class Ledger:
             query = query.where(OBJECTS.c.version == version)
         last = (OBJECTS.c.begin_seq.desc(), OBJECTS.c.id.desc())
         rows = self.ask(query.order_by(None).order_by(*last).limit(1))
-        return _ref(rows[0]) if rows else None
+        return ref_of(rows[0]) if rows else None
 
     def versions(self, table: str, partition: str, *, as_of: int | None = None) -> list[ObjectRef]:
         """All live versions of one partition of a table, oldest first."""
         query = _live(as_of).where(OBJECTS.c.name == table, OBJECTS.c.partition == partition)
-        return [_ref(row) for row in self.ask(query)]
+        return [ref_of(row) for row in self.ask(query)]
 
     def objects_of(self, partitions: Sequence[str], *, as_of: int | None = None) -> list[ObjectRef]:
         """Every live object of every table and version of some partitions, oldest first."""
         query = _live(as_of).where(OBJECTS.c.partition.in_(partitions))
-        return [_ref(row) for row in self.ask(query)]
+        return [ref_of(row) for row in self.ask(query)]
 
     def all_objects(self, *, as_of: int | None = None) -> list[ObjectRef]:
         """Every live object of every table and version."""
-        return [_ref(row) for row in self.ask(_live(as_of))]
+        return [ref_of(row) for row in self.ask(_live(as_of))]
 
     def ever(self) -> set[str]:
         """Digests of all objects that were ever live: history that as-of reads may still ask."""
@@ -348,7 +348,8 @@ def _fact_digests(facts: Iterable[Fact]) -> list[list[str]]:
     return [[fact.kind, fact.subject, digest(fact.body)] for fact in facts]
 
 
-def _ref(row: Any) -> ObjectRef:
+def ref_of(row: Any) -> ObjectRef:
+    """The object that a row of OBJECTS names."""
     return ObjectRef(
         table=row.name,
         partition=row.partition,

@@ -83,6 +83,7 @@ LOCATOR_SEGMENTS = sa.Table(
     sa.Column("num_rows", sa.BigInteger, nullable=False),
     sa.Column("num_parts", sa.Integer, nullable=False),
     sa.Column("num_buckets", sa.Integer, nullable=False),
+    sqlite_autoincrement=True,  # a number never means another segment
 )
 LOCATOR_OBJECTS = sa.Table(
     "locator_objects",

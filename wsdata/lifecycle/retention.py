@@ -44,6 +44,7 @@ _KEPT_PREFIXES = {
     "derived/captions/": "contact sheet",
     "inbox/": "reports of trainers",
     "mirror/": "engine mirror: logs, and links to rows",
+    "locator/": "segment of the locator, which takes away what it no longer needs",
 }
 
 # Made into something else that is kept; they save work where that is lost.

@@ -2,21 +2,72 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from wsdata.catalog.locator import drops_of_asset, rows_of_asset
-from wsdata.catalog.objects import read_object, read_table
+from wsdata import tables
+from wsdata.catalog.locator import drops_of_asset, live_rows_of_subject, rows_of_subject
 from wsdata.errors import CatalogError
-from wsdata.ids import ASSET_PREFIX_LENGTH, parse_clip_id
+from wsdata.ids import parse_clip_id, parse_shard_group
 from wsdata.lifecycle.tombstone import is_withheld
-from wsdata.lifecycle.versions import all_versions, base_of, left_out, require_version
+from wsdata.lifecycle.versions import all_versions, base_of, require_version
 from wsdata.tables import FILTERS
 
 if TYPE_CHECKING:
     from wsdata.catalog.ledger import Ledger
     from wsdata.store import BlobStore
+
+_OF_CLIPS = ("clips", "provenance", "captions", *(f"{name}_scores" for name in FILTERS))
+_OF_ASSETS = (*_OF_CLIPS, "raw_assets", "probes", "decode_status")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Behind:
+    """Everything about one asset, and about all clips of it, that the catalog holds."""
+
+    drops: list[str]
+    rows: dict[str, pl.DataFrame]  # by table, of the asset's drops
+    placements: pl.DataFrame
+    manifests: dict[str, pl.DataFrame]  # by cut version
+    exclusions: dict[str, pl.DataFrame]  # by cut version
+    stated: dict[str, dict[str, Any]]  # fact ``dataset_version``
+    versions: list[str]
+
+
+def _behind(
+    ledger: Ledger,
+    store: BlobStore,
+    drops: list[str],
+    asset_prefix: str,
+    names: tuple[str, ...] = _OF_CLIPS,
+) -> _Behind:
+    def live(table: str, partitions: list[str] | None = None) -> dict[str, pl.DataFrame]:
+        return live_rows_of_subject(ledger, store, table, asset_prefix, partitions)
+
+    groups = _groups_placing(ledger, live("shard_assignments"))
+    placed = live("placements", groups)
+    return _Behind(
+        drops=drops,
+        rows=rows_of_subject(ledger, store, names, drops, asset_prefix),
+        placements=pl.concat(placed.values()) if placed else tables.empty("placements"),
+        manifests=live("manifests"),
+        exclusions=live("exclusions"),
+        stated=ledger.present("dataset_version"),
+        versions=all_versions(ledger),
+    )
+
+
+def _groups_placing(ledger: Ledger, assigned: dict[str, pl.DataFrame]) -> list[str]:
+    """Shard groups that may place an asset: the assigned ones, and all of versions without such."""
+    groups = {group for rows in assigned.values() for group in rows["shard_group"]}
+    others = {
+        ref.partition
+        for ref in ledger.live("placements")
+        if parse_shard_group(ref.partition)[0] not in assigned
+    }
+    return sorted(groups | others)
 
 
 def lineage_clip(ledger: Ledger, store: BlobStore, clip_id: str) -> dict[str, Any]:
@@ -31,19 +82,26 @@ def lineage_clip(ledger: Ledger, store: BlobStore, clip_id: str) -> dict[str, An
     """
     prefix = parse_clip_id(clip_id).asset_prefix
     drops = drops_of_asset(ledger, store, prefix)
-    clips = _of_clip(ledger, store, "clips", drops, clip_id)
+    behind = _behind(ledger, store, drops, prefix)
+    asset_ids = behind.rows["provenance"]["asset_id"].head(1).to_list()
+    is_out = bool(asset_ids) and is_withheld(ledger, store, asset_ids[0])
+    return _tell_clip(behind, clip_id, is_withheld=is_out)
+
+
+def _tell_clip(behind: _Behind, clip_id: str, *, is_withheld: bool) -> dict[str, Any]:
+    clips = _of_clip(behind, "clips", clip_id)
     if clips.is_empty():
+        drops = ", ".join(behind.drops)
         raise CatalogError(
             f"no clip {clip_id!r}: "
-            + (f"its asset is in {', '.join(drops)}" if drops else "its asset was never landed")
+            + (f"its asset is in {drops}" if drops else "its asset was never landed")
         )
     clip = clips.sort("drop").row(0, named=True)
-    provenance = rows_of_asset(ledger, store, "provenance", drops, prefix).unique(["drop", "path"])
     return {
         "clip_id": clip_id,
         "asset_id": clip["asset_id"],
         "drop": clip["drop"],
-        "provenance": provenance.sort("drop", "path").to_dicts(),
+        "provenance": _provenance(behind),
         "span": {
             "start_s": clip["start_s"],
             "end_s": clip["end_s"],
@@ -51,16 +109,16 @@ def lineage_clip(ledger: Ledger, store: BlobStore, clip_id: str) -> dict[str, An
             "end_pts": clip["end_pts"],
             "time_base": clip["time_base"],
         },
-        "scores": _scores(ledger, store, drops, clip_id),
-        "captions": _of_clip(ledger, store, "captions", drops, clip_id)
+        "scores": _scores(behind, clip_id),
+        "captions": _of_clip(behind, "captions", clip_id)
         .select("captioner_version", "variant", "text", "status")
         .unique()
         .sort("captioner_version", "variant")
         .to_dicts(),
-        "placements": _placements(ledger, store, clip_id),
-        "manifests": _manifests(ledger, store, clip_id),
-        "exclusions": _exclusions(ledger, store, clip_id, clip["asset_id"]),
-        "tombstoned": is_withheld(ledger, store, clip["asset_id"]),
+        "placements": _placements(behind, clip_id),
+        "manifests": _manifests(behind, clip_id),
+        "exclusions": _exclusions(behind, clip_id, clip["asset_id"]),
+        "tombstoned": is_withheld,
     }
 
 
@@ -73,21 +131,22 @@ def lineage_asset(ledger: Ledger, store: BlobStore, asset_prefix: str) -> dict[s
     drops = drops_of_asset(ledger, store, asset_prefix)
     if not drops:
         raise CatalogError(f"no raw asset {asset_prefix!r} was ever landed")
-    raw = rows_of_asset(ledger, store, "raw_assets", drops, asset_prefix).row(0, named=True)
+    behind = _behind(ledger, store, drops, asset_prefix, _OF_ASSETS)
+    raw = behind.rows["raw_assets"].row(0, named=True)
     asset_id = raw["asset_id"]
-    clips = rows_of_asset(ledger, store, "clips", drops, asset_id)["clip_id"].unique().sort()
-    probes = rows_of_asset(ledger, store, "probes", drops, asset_id).unique("asset_id")
-    status = rows_of_asset(ledger, store, "decode_status", drops, asset_id).unique("asset_id")
-    provenance = rows_of_asset(ledger, store, "provenance", drops, asset_id)
+    clips = behind.rows["clips"]["clip_id"].unique().sort()
+    probes = behind.rows["probes"].unique("asset_id")
+    status = behind.rows["decode_status"].unique("asset_id")
+    is_out = is_withheld(ledger, store, asset_id)
     return {
         "asset_id": asset_id,
         "drops": drops,
         "in_vault": raw["in_vault"],
-        "provenance": provenance.unique(["drop", "path"]).sort("drop", "path").to_dicts(),
+        "provenance": _provenance(behind),
         "probe": probes.to_dicts()[0] if probes.height else None,
         "decode_status": status.to_dicts()[0] if status.height else None,
-        "clips": [lineage_clip(ledger, store, clip_id) for clip_id in clips],
-        "tombstoned": is_withheld(ledger, store, asset_id),
+        "clips": [_tell_clip(behind, clip_id, is_withheld=is_out) for clip_id in clips],
+        "tombstoned": is_out,
     }
 
 
@@ -120,41 +179,35 @@ def lineage_sample(ledger: Ledger, store: BlobStore, where: str) -> dict[str, An
     }
 
 
-def _of_clip(
-    ledger: Ledger, store: BlobStore, table: str, drops: list[str], clip_id: str
-) -> pl.DataFrame:
-    prefix = clip_id[:ASSET_PREFIX_LENGTH]
-    rows = rows_of_asset(ledger, store, table, drops, prefix)
-    return rows.filter(pl.col("clip_id") == clip_id)
+def _provenance(behind: _Behind) -> list[dict[str, Any]]:
+    return behind.rows["provenance"].unique(["drop", "path"]).sort("drop", "path").to_dicts()
 
 
-def _scores(
-    ledger: Ledger, store: BlobStore, drops: list[str], clip_id: str
-) -> list[dict[str, Any]]:
+def _of_clip(behind: _Behind, table: str, clip_id: str) -> pl.DataFrame:
+    return behind.rows[table].filter(pl.col("clip_id") == clip_id)
+
+
+def _scores(behind: _Behind, clip_id: str) -> list[dict[str, Any]]:
     wanted = ["filter", "score_name", "score", "model_version", "status", "reason"]
-    frames = [
-        _of_clip(ledger, store, f"{name}_scores", drops, clip_id).select(wanted) for name in FILTERS
-    ]
+    frames = [_of_clip(behind, f"{name}_scores", clip_id).select(wanted) for name in FILTERS]
     order = ["filter", "score_name", "model_version", "status", "score", "reason"]
     return pl.concat(frames).unique().sort(order).to_dicts()
 
 
-def _exclusions(
-    ledger: Ledger, store: BlobStore, clip_id: str, asset_id: str
-) -> list[dict[str, Any]]:
+def _exclusions(behind: _Behind, clip_id: str, asset_id: str) -> list[dict[str, Any]]:
     """Why versions leave a clip out, wholly or in part."""
-    found: list[dict[str, Any]] = []
-    for ref in ledger.live("exclusions"):
-        rows = read_object(store, ref).filter(pl.col("subject").is_in([clip_id, asset_id]))
-        found += [
-            {"version": ref.partition, "reason": reason, "detail": detail}
-            for reason, detail in rows.sort("reason").select("reason", "detail").iter_rows()
-        ]
-    return found
+    return [
+        {"version": version, "reason": reason, "detail": detail}
+        for version, rows in behind.exclusions.items()
+        for reason, detail in rows.filter(pl.col("subject").is_in([clip_id, asset_id]))
+        .sort("reason")
+        .select("reason", "detail")
+        .iter_rows()
+    ]
 
 
-def _placements(ledger: Ledger, store: BlobStore, clip_id: str) -> list[dict[str, Any]]:
-    rows = read_table(ledger, store, "placements").filter(pl.col("clip_id") == clip_id)
+def _placements(behind: _Behind, clip_id: str) -> list[dict[str, Any]]:
+    rows = behind.placements.filter(pl.col("clip_id") == clip_id)
     return [
         {
             "sample_id": row["sample_id"],
@@ -169,12 +222,14 @@ def _placements(ledger: Ledger, store: BlobStore, clip_id: str) -> list[dict[str
     ]
 
 
-def _manifests(ledger: Ledger, store: BlobStore, clip_id: str) -> list[dict[str, Any]]:
+def _manifests(behind: _Behind, clip_id: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    for version in all_versions(ledger):
-        rows = read_table(ledger, store, "manifests", base_of(version)).filter(
-            (pl.col("clip_id") == clip_id) & ~pl.col("sample_id").is_in(left_out(ledger, version))
-        )
+    for version in behind.versions:
+        rows = behind.manifests.get(base_of(version))
+        if rows is None:
+            continue
+        left_out = behind.stated.get(version, {}).get("patch", {}).get("excluded", [])
+        rows = rows.filter((pl.col("clip_id") == clip_id) & ~pl.col("sample_id").is_in(left_out))
         found += [
             {"version": version, "stream": stream, "tier": tier, "samples": samples}
             for stream, tier, samples in rows.group_by("stream", "tier")
