@@ -17,8 +17,8 @@ from wsdata_tests.cluster.kube.kubelet import Kubelet, number_of
 from wsdata_tests.cluster.kube.names import HostsFile, write_accounts
 from wsdata_tests.cluster.kube.objects import Object, Objects, Refused, run_controller
 from wsdata_tests.cluster.kube.pods import Machine
-from wsdata_tests.cluster.kube.rest import handler_for
-from wsdata_tests.cluster.kube.scheduler import Scheduler, node_object
+from wsdata_tests.cluster.kube.rest import handler_for, resource_path
+from wsdata_tests.cluster.kube.scheduler import Scheduler, node_entries, node_object
 from wsdata_tests.cluster.kube.verbs import Verbs
 
 if TYPE_CHECKING:
@@ -41,10 +41,12 @@ class _Server(ThreadingHTTPServer):
 class ControlPlane:
     """An API on two ports: plain HTTP for tests, HTTPS for pods."""
 
-    def __init__(self, folder: Path, nodes: list[Object], images: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, nodes: list[Object] | dict[str, Object], images: dict[str, Any]
+    ) -> None:
         check_containers_possible()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.folder, self._nodes = folder, nodes
+        self.folder, self._nodes = folder, node_entries(nodes)
         self.objects = Objects()
         self.access = Access(self.objects, folder / "certificates")
         hosts = HostsFile(self.objects, folder / "hosts")
@@ -58,8 +60,8 @@ class ControlPlane:
         self._calls: deque[Object] = deque(maxlen=_MAX_CALLS)
         self._controllers: list[Callable[[], None]] = [
             Scheduler(self.objects, self.kubelet).reconcile,
-            JobController(self.objects, self.kubelet).reconcile,
-            DeploymentController(self.objects, self.kubelet).reconcile,
+            JobController(self.objects, self.kubelet, self._record_pod).reconcile,
+            DeploymentController(self.objects, self.kubelet, self._record_pod).reconcile,
             self.kubelet.reconcile,
             hosts.reconcile,
         ]
@@ -97,7 +99,15 @@ class ControlPlane:
 
     def record_call(self, method: str, path: str, user: str, code: int) -> None:
         if not path.startswith("/double/"):
-            self._calls.append({"method": method, "path": path, "user": user, "code": code})
+            self._calls.append({
+                "method": method, "path": path, "user": user, "code": code,
+                "resource": resource_path(path),
+            })  # fmt: skip
+
+    def _record_pod(self, namespace: str, user: str) -> None:
+        """Note a pod that a controller made, as a control plane's own audit does."""
+        account = f"system:serviceaccount:kube-system:{user}"
+        self.record_call("POST", f"/api/v1/namespaces/{namespace}/pods", account, 201)
 
     def disturb(self, what: str, asked: Object) -> Any:
         """Do what a test asks beside the API.
@@ -106,7 +116,7 @@ class ControlPlane:
             Refused: There is no such pod, node or act.
         """
         acts: dict[str, Callable[[Object], Any]] = {
-            "calls": lambda _: list(self._calls),
+            "audit": lambda _: list(self._calls),
             "kill": self._kill,
             "preempt": self._preempt,
             "lose_node": lambda asked: self.kubelet.lose_node(asked["node"]),

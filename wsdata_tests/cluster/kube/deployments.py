@@ -3,6 +3,7 @@
 import hashlib
 import json
 import time
+from collections.abc import Callable
 
 from wsdata_tests.cluster.kube.admission import admit_pod
 from wsdata_tests.cluster.kube.collector import pod_from_template
@@ -20,8 +21,10 @@ _RETRY_S = 1.0
 
 
 class DeploymentController:
-    def __init__(self, objects: Objects, kubelet: Kubelet) -> None:
-        self._objects, self._kubelet = objects, kubelet
+    def __init__(
+        self, objects: Objects, kubelet: Kubelet, on_pod: Callable[[str, str], None]
+    ) -> None:
+        self._objects, self._kubelet, self._on_pod = objects, kubelet, on_pod
         self._retry_at: dict[str, float] = {}
 
     def reconcile(self) -> None:
@@ -63,6 +66,7 @@ class DeploymentController:
         try:
             admit_pod(self._objects, metadata["namespace"], pod)
             self._objects.create("pods", metadata["namespace"], pod)
+            self._on_pod(metadata["namespace"], "deployment-controller")
         except Refused as refused:
             self._retry_at[metadata["uid"]] = time.monotonic() + _RETRY_S
             message = f"Error creating: {refused.message}"

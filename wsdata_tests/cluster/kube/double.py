@@ -16,7 +16,7 @@ from typing import Any
 
 from wsdata_tests.cluster.kube.apply import apply_manifests
 from wsdata_tests.cluster.kube.images import ROOT
-from wsdata_tests.cluster.kube.objects import Object, Refused
+from wsdata_tests.cluster.kube.objects import BY_PLURAL, Object, Refused
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,9 +60,21 @@ class Kube:
         """Install manifests as Helm does: see `apply_manifests`."""
         apply_manifests(self, manifests, timeout_s=timeout_s)
 
-    def calls(self) -> list[Object]:
-        """Return the API calls so far: method, path, user, code."""
-        return self._disturb("calls")
+    def audit(self) -> list[Object]:
+        """Return the API calls so far, controllers' included: method, path, user, code."""
+        return self._disturb("audit")
+
+    def calls(self) -> list[str]:
+        """Return the API calls so far as ``POST pods`` or ``GET pods/log``."""
+        return [f"{call['method']} {call['resource']}" for call in self.audit()]
+
+    def get(self, plural: str, name: str) -> Object:
+        """Return one object.
+
+        Raises:
+            Refused: There is none of that name.
+        """
+        return self.request("GET", BY_PLURAL[plural].path(self.namespace, name))
 
     def pods(self, label_selector: str = "") -> list[Object]:
         """Return the pods of the namespace that a selector takes."""
@@ -73,6 +85,16 @@ class Kube:
         """Return what a container has written so far."""
         query = urllib.parse.urlencode({"container": container} if container else {})
         return self.request("GET", f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log?{query}")
+
+    def log_of_job(self, name: str) -> str:
+        """Return what the newest pod of a Job has written so far; empty before it has."""
+        pods = self.pods(f"job-name={name}")
+        try:
+            return self.logs(pods[-1]["metadata"]["name"]) if pods else ""
+        except Refused as refused:
+            if refused.code == 400:
+                return ""
+            raise
 
     def kill_pod(self, name: str, signal: str = "SIGKILL") -> None:
         """Signal the processes of a pod, by the signal's name or number; SIGKILL exits with 137."""
@@ -126,7 +148,7 @@ def connect(folder: Path, *, namespace: str = "default") -> Kube:
 @contextmanager
 def running_kube(
     folder: Path,
-    nodes: list[Object] | None = None,
+    nodes: list[Object] | dict[str, Object] | None = None,
     *,
     images: dict[str, Any] | None = None,
     namespace: str = "default",
@@ -135,7 +157,8 @@ def running_kube(
 
     Args:
         folder: For its state; made if missing.
-        nodes: Entries of name, labels, taints, allocatable; None for one of each pool.
+        nodes: Entries of name, labels, taints, allocatable, gpus, or a map from names to the
+            rest; None for one of each pool.
         images: Additions to the project's images, by name: binds, path, env, user, working_dir.
         namespace: Made if missing, and what the returned object's methods look at.
 

@@ -1,6 +1,7 @@
 """The Job controller: makes pods, counts how they end, and says when a Job is done."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from wsdata_tests.cluster.kube.admission import admit_pod
@@ -29,8 +30,10 @@ class _Memory:
 
 
 class JobController:
-    def __init__(self, objects: Objects, kubelet: Kubelet) -> None:
-        self._objects, self._kubelet = objects, kubelet
+    def __init__(
+        self, objects: Objects, kubelet: Kubelet, on_pod: Callable[[str, str], None]
+    ) -> None:
+        self._objects, self._kubelet, self._on_pod = objects, kubelet, on_pod
         self._memory: dict[str, _Memory] = {}
 
     def reconcile(self) -> None:
@@ -176,6 +179,7 @@ class JobController:
             message = f"Error creating: {refused.message}"
             self._objects.record_event(job, "FailedCreate", message, is_warning=True)
             return
+        self._on_pod(namespace, "job-controller")
         status["active"] = num_active + 1
         self._objects.record_event(
             job, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}"

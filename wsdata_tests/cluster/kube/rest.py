@@ -273,6 +273,14 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
+def resource_path(path: str) -> str:
+    """Return the resource that a path names, with its subresource: ``pods/log``."""
+    match = _ROUTE.match(urlsplit(path).path)
+    if match is None:
+        return path
+    return match["plural"] + (f"/{match['part']}" if match["part"] else "")
+
+
 def handler_for(plane: "ControlPlane", *, is_anonymous_admin: bool) -> type[Handler]:
     """Return the handler class of one listener."""
     bound = {"plane": plane, "is_anonymous_admin": is_anonymous_admin}

@@ -8,15 +8,19 @@ from wsdata_tests.cluster.kube.objects import Object, Objects, set_condition
 from wsdata_tests.cluster.kube.selectors import matches_expression, quantity
 
 _MAX_PODS = 110
+# what a node has that says nothing: more than this machine, since nothing is measured
+_ROOM = {"cpu": "256", "memory": "2048Gi", "ephemeral-storage": "8192Gi"}
 _TERMINAL = ("Succeeded", "Failed")
 
 
 def default_nodes() -> list[Object]:
     """Return a node for each kind of pool: plain ones, and ones with GPUs behind a taint."""
     taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
-    large = {"cpu": "256", "memory": "2048Gi", "ephemeral-storage": "8192Gi"}
     nodes: list[Object] = [
-        {"name": f"{pool}-0", "labels": {"wsdata/pool": pool}, "allocatable": large}
+        {
+            "name": f"{pool}-0",
+            "labels": {"wsdata/pool": pool},
+        }
         for pool in ("cpu", "vault")
     ]
     nodes += [
@@ -24,11 +28,24 @@ def default_nodes() -> list[Object]:
             "name": f"{pool}-0",
             "labels": {"wsdata/pool": pool},
             "taints": [taint],
-            "allocatable": {**large, "nvidia.com/gpu": "8"},
+            "gpus": 8,
         }
         for pool in ("nvdec", "vlm", "encode")
     ]
     return nodes
+
+
+def node_entries(nodes: list[Object] | dict[str, Object]) -> list[Object]:
+    """Return a list of nodes from either form of one, GPUs as a resource."""
+    if isinstance(nodes, dict):
+        nodes = [{"name": name, **node} for name, node in nodes.items()]
+    entries: list[Object] = []
+    for node in nodes:
+        room = dict(node.get("allocatable") or {})
+        if node.get("gpus"):
+            room["nvidia.com/gpu"] = str(node["gpus"])
+        entries.append({**node, "allocatable": room})
+    return entries
 
 
 def node_object(node: Object) -> Object:
@@ -39,7 +56,7 @@ def node_object(node: Object) -> Object:
         "kubernetes.io/arch": "amd64",
         "kubernetes.io/os": "linux",
     }
-    room = {"cpu": "8", "memory": "64Gi", "pods": str(_MAX_PODS)} | (node.get("allocatable") or {})
+    room = {**_ROOM, "pods": str(_MAX_PODS)} | (node.get("allocatable") or {})
     room = {key: str(value) for key, value in room.items()}
     return {
         "apiVersion": "v1", "kind": "Node",
