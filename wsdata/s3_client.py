@@ -5,6 +5,7 @@ botocore's own is off, so that how often a request was tried is known: a put tha
 may have been done the first time. What objects mean belongs to `s3_store` and `ingest.landing`.
 """
 
+import functools
 import os
 import random
 import threading
@@ -287,8 +288,8 @@ def _reopen(address: S3Address, max_tries: int) -> S3Bucket:
 
 
 def _make_client(address: S3Address) -> Any:
-    from boto3.session import Session
     from botocore.config import Config
+    from botocore.session import Session
 
     # What Amazon's S3 takes by default, checksums in trailers, other servers do not all know;
     # there the signature covers the sha256 of the body.
@@ -306,10 +307,22 @@ def _make_client(address: S3Address) -> Any:
         **(other if address.endpoint else {}),
     )
     session = Session()
-    region = address.region or os.environ.get("AWS_REGION") or session.region_name
+    session.register_component("data_loader", _api_descriptions())
+    region = address.region or os.environ.get("AWS_REGION")
+    region = region or session.get_config_variable("region")
     if region is None and address.endpoint:
         region = "us-east-1"  # a signature needs one; servers of one's own ask for none
-    return session.client("s3", endpoint_url=address.endpoint, region_name=region, config=config)
+    return session.create_client(
+        "s3", endpoint_url=address.endpoint, region_name=region, config=config
+    )
+
+
+@functools.cache
+def _api_descriptions() -> Any:
+    """What botocore reads of its files for each client, 0.2 s each time, read once."""
+    from botocore.loaders import create_loader
+
+    return create_loader(os.environ.get("AWS_DATA_PATH"))
 
 
 def _status(error: Any) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from wsdata.errors import ObjectMissing, StoreDenied, StoreError
-from wsdata.s3_client import MISSING, S3Address, S3Bucket, pause
+from wsdata.s3_client import MISSING, S3Bucket, pause
 
 PART_BYTES = 64 << 20
 MAX_PARTS = 10_000  # of one upload
@@ -29,17 +29,13 @@ class S3Store:
     """A bucket, or a prefix of one. Opening it contacts nothing.
 
     Args:
-        address: Which bucket, where.
+        bucket: The bucket.
         part_bytes: Files above this are put, and fetched, in parts of this size.
-        max_tries: How often a request is made before its failure is told.
     """
 
-    def __init__(
-        self, address: S3Address, *, part_bytes: int = PART_BYTES, max_tries: int | None = None
-    ) -> None:
-        tries = {} if max_tries is None else {"max_tries": max_tries}
-        self.bucket = S3Bucket(address, **tries)
-        self.address = str(address)
+    def __init__(self, bucket: S3Bucket, *, part_bytes: int = PART_BYTES) -> None:
+        self.bucket = bucket
+        self.address = str(bucket.address)
         self.part_bytes = part_bytes
 
     @property

@@ -15,7 +15,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from wsdata.errors import ObjectMissing, StoreError, StoreFull
-from wsdata.s3_client import parse_s3_address
+from wsdata.s3_client import S3Bucket, parse_s3_address
 from wsdata.s3_store import S3Store
 
 _TEMP_PREFIX = ".tmp-"
@@ -212,5 +212,5 @@ def open_store(address: str) -> BlobStore:
     if parts.scheme in ("", "file"):
         return FolderStore(Path(parts.path))
     if parts.scheme == "s3":
-        return S3Store(parse_s3_address(address))
+        return S3Store(S3Bucket(parse_s3_address(address)))
     raise ValueError(f"store address {address!r}: expected file:///folder or s3://bucket/prefix")

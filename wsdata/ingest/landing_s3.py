@@ -37,7 +37,7 @@ class S3Landing:
 
     def __init__(self, bucket: S3Bucket) -> None:
         self._bucket = bucket
-        self._store = S3Store(bucket.address, max_tries=bucket.max_tries)
+        self._store = S3Store(bucket)
         self.address = str(bucket.address)
 
     def folders(self, *, after: str = "", limit: int = PAGE_FOLDERS) -> list[str]:

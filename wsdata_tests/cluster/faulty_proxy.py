@@ -77,6 +77,7 @@ def failing_proxy(endpoint: str, *, share: float, seed: int) -> Iterator[Faults]
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and body are written one after the other
     upstream: str
     drawn: Faults
 

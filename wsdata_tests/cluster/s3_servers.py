@@ -5,6 +5,7 @@ keys and policies; `tools/cluster_setup.sh` installs what it needs.
 """
 
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -111,6 +112,7 @@ def running_moto(*, in_process: bool = True) -> Iterator[S3Server]:
     if in_process:
         from moto.server import ThreadedMotoServer
 
+        logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line for each request
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
         try:

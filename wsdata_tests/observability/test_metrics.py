@@ -21,7 +21,7 @@ from wsdata.observability.metrics import CatalogMetrics
 from wsdata.observability.scrape import TEXT, ScrapeServer
 from wsdata.observability.worker_metrics import LoggedProgress, serving
 from wsdata.records import Fact
-from wsdata.s3_client import parse_s3_address
+from wsdata.s3_client import S3Bucket, parse_s3_address
 from wsdata.s3_store import S3Store
 from wsdata.store import FolderStore
 from wsdata_tests.lifecycle.fabricated import A, B
@@ -125,7 +125,7 @@ def test_tries_of_a_store_that_answers_slow_down_are_told(monkeypatch):
     try:
         with worker() as (watch, scraped):
             with pytest.raises(StoreError):
-                watch.metered(S3Store(address, max_tries=3)).get("k")
+                watch.metered(S3Store(S3Bucket(address, max_tries=3))).get("k")
             found = scraped()
     finally:
         server.close()
