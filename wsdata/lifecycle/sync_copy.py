@@ -1,13 +1,12 @@
 """Move one object between stores: read, checked against its digest, put, and its size asked.
 
-Small objects go through memory, large ones through a temporary file, range by range. Which
-objects, and in which order, belongs to `sync`.
+Small objects go through memory, large ones through a temporary file. Which objects, and in which
+order, belongs to `sync`.
 """
 
 import hashlib
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -54,7 +53,7 @@ def copy_object(
         wanted: Its key and digest.
         size: Its size in the source, in bytes.
         replace: Whether other bytes lie under the key in the target, and go.
-        stop: Once set, the copy ends between two ranges.
+        stop: Once set, nothing more is put.
 
     Raises:
         IntegrityError: The source's bytes are not those that the digest names.
@@ -71,9 +70,11 @@ def copy_object(
     else:
         with tempfile.TemporaryDirectory(prefix="wsdata-sync-") as folder:
             path = Path(folder) / "object"
-            with path.open("wb") as file:
-                found = _digest_ranges(source, wanted.key, size, stop, into=file.write)
-            _check(wanted, found, source)
+            source.fetch(wanted.key, path)
+            with path.open("rb") as file:
+                _check(wanted, hashlib.file_digest(file, "sha256").hexdigest(), source)
+            if stop.is_set():
+                raise SyncStopped(f"{wanted.key}: ended before it was put")
             if replace:
                 target.delete(wanted.key)
             target.put_file(wanted.key, path)
@@ -86,24 +87,12 @@ def copy_object(
 
 def is_whole(store: BlobStore, wanted: Named, size: int, stop: threading.Event) -> bool:
     """Read an object range by range, and say whether it has the right digest."""
-    return _digest_ranges(store, wanted.key, size, stop) == wanted.sha256
-
-
-def _ranges(size: int) -> Iterator[tuple[int, int]]:
-    for offset in range(0, size, RANGE_BYTES):
-        yield offset, min(RANGE_BYTES, size - offset)
-
-
-def _digest_ranges(store: BlobStore, key: str, size: int, stop: threading.Event, into=None) -> str:  # noqa: ANN001
     content = hashlib.sha256()
-    for offset, length in _ranges(size):
+    for offset in range(0, size, RANGE_BYTES):
         if stop.is_set():
-            raise SyncStopped(f"{key}: ended at byte {offset} of {size}")
-        data = store.get_range(key, offset, length)
-        content.update(data)
-        if into is not None:
-            into(data)
-    return content.hexdigest()
+            raise SyncStopped(f"{wanted.key}: ended at byte {offset} of {size}")
+        content.update(store.get_range(wanted.key, offset, min(RANGE_BYTES, size - offset)))
+    return content.hexdigest() == wanted.sha256
 
 
 def _check(wanted: Named, found: str, source: BlobStore) -> None:

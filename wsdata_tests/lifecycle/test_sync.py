@@ -2,6 +2,10 @@
 
 import io
 import json
+import shutil
+import subprocess
+import sys
+import time
 
 import boto3
 import numpy as np
@@ -63,11 +67,9 @@ def source(tmp_path_factory):
 
 
 @pytest.fixture
-def own_source(tmp_path):
+def own_source(source, tmp_path):
     """A store of its own, for tests that damage it."""
-    store = FolderStore(tmp_path / "source")
-    publish(store)
-    return store
+    return FolderStore(shutil.copytree(source.root, tmp_path / "source"))
 
 
 @pytest.fixture
@@ -143,6 +145,29 @@ def test_a_sync_that_ends_anywhere_shows_nothing_and_is_finished_by_the_next(sou
         assert training(target) == training(source)
 
 
+@pytest.mark.slow
+def test_a_killed_sync_is_finished_by_the_next(tmp_path):
+    """The real command, killed as soon as the target holds so many objects."""
+    source = FolderStore(tmp_path / "home" / "store")
+    publish(source, rows=sample_rows(600))
+    words = ["dataset", "sync", "v1", str(tmp_path / "far"), "--home", str(tmp_path / "home")]
+    num_objects = len(training(source))
+    for num_there in range(0, num_objects, 3):
+        target = FolderStore(tmp_path / "far")
+        command = [sys.executable, "-m", "wsdata", *words, "--threads", "1"]
+        process = subprocess.Popen(command)  # noqa: S603
+        while process.poll() is None and len(list(target.list("training/"))) < num_there:
+            time.sleep(0.001)
+        process.kill()
+        process.wait()
+        whole = training(source)
+        assert all(whole[key] == data for key, data in training(target).items())
+        if published_versions(target):
+            assert training(target) == whole
+    assert run_command(words) == 0
+    assert training(FolderStore(tmp_path / "far")) == training(source)
+
+
 def test_a_patch_brings_its_base(home, target):
     first = patch_version(home.ledger, home.store, "v1", [clip_id("film", 0)], from_step=9)
     second = patch_version(
@@ -212,13 +237,21 @@ def test_a_damaged_source_never_takes_a_good_copy_with_it(own_source, target):
     assert training(target) == good
 
 
-def test_large_objects_go_range_by_range(source, target, monkeypatch):
+def test_large_objects_go_through_files_that_do_not_stay(source, target, monkeypatch, tmp_path):
     monkeypatch.setattr(sync_copy, "SPOOL_BYTES", 100)
     monkeypatch.setattr(sync_copy, "RANGE_BYTES", 1000)
-    here = Watched(source)
-    sync_version(here, target, "v1", is_deep=True)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    sync_version(source, target, "v1", is_deep=True)
     assert training(target) == training(source)
-    assert here.read.count(some_shard(source)) > 2
+    assert not list((tmp_path / "temporary").iterdir())
+    key = some_shard(source)
+    damaged = FolderStore(tmp_path / "damaged")
+    sync_version(source, damaged, "v1")
+    overwrite(damaged, key, bytes(source.size(key) or 0))
+    with pytest.raises(IntegrityError, match=key):
+        sync_version(damaged, FolderStore(tmp_path / "far"), "v1")
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_a_dry_run_counts_and_writes_nothing(source, target):

@@ -12,6 +12,7 @@ from wsdata import tables
 from wsdata.cli.main import run_command
 from wsdata.observability import capacity, capacity_fleet, capacity_storage
 from wsdata.observability.capacity_inputs import (
+    ENCODE_PLANS,
     MEASURED,
     STATED,
     Assumptions,
@@ -151,6 +152,18 @@ def test_a_sample_lasts_longer_than_section_6_says():
     by_hand = 31 * 80 * 45 / (1e13 / (100 * 86_400) / 10_000)
     assert capacity.sample_interval_s(a) == pytest.approx(by_hand)
     assert any(f"last {by_hand:.0f} s" in each.found for each in contradictions())
+
+
+def test_the_page_tells_every_contradiction_and_both_plans():
+    page = (ROOT / "docs" / "capacity.md").read_text()
+    for each in contradictions():
+        assert f"| {each.sections} | {each.stated} | {each.found} |" in page
+    sizes = {plan: size_pools(Assumptions(encode_plan=plan)) for plan in ENCODE_PLANS}
+    usual, full = sizes["curriculum"], sizes["full_ladder"]
+    assert f"{usual['nvdec'].num_gpus} GPUs" in page
+    assert f"{usual['vlm'].num_pods} pods of 8 GPUs" in page
+    assert f"{usual['encode'].num_gpus} GPUs ({full['encode'].num_gpus} with the" in page
+    assert f"{usual['cpu'].num_pods} pods" in page
 
 
 def test_what_the_model_copies_is_what_the_project_does():
