@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from wsdata.store import BlobStore
 
 MAX_HOURS = 100_000.0  # of raw video looked at; drops beyond it would say the same
+MAX_INDEX_ROWS = 20_000_000  # of the newest dataset index; a larger one is not read whole
 MS_PER_S = 1000
 RUNG_FPS = 24  # of every rung whose name says nothing else
 
@@ -76,9 +77,9 @@ def measure(ledger: Ledger, store: BlobStore) -> Measured:
     """
     sums: defaultdict[str, float] = defaultdict(float)
     stopped: Counter[str] = Counter()
-    version = latest_version(ledger)
+    version = _readable_version(ledger)
     index = _video_samples(read_table(ledger, store, "dataset_index", version or "-"))
-    curated = set(index["clip_id"])
+    curated = index.select("clip_id").unique()
     drops = {ref.partition for ref in ledger.live("clips")}
     num_drops = 0
     for drop in sorted(drops, key=lambda name: sha256_bytes(name.encode())):
@@ -102,7 +103,7 @@ def _add_drop(
     ledger: Ledger,
     store: BlobStore,
     drop: str,
-    curated: set[str],
+    curated: pl.DataFrame,
 ) -> None:
     def rows(table: str) -> pl.DataFrame:
         return read_table(ledger, store, table, drop)
@@ -128,7 +129,7 @@ def _add_drop(
         ("transcode_bytes", transcodes, "size_bytes"),
         ("pack_s", packs, "duration_s"),
         ("pack_bytes", packs, "size_bytes"),
-        ("curated_s", clips.filter(pl.col("clip_id").is_in(curated)), "duration_s"),
+        ("curated_s", clips.join(curated, on="clip_id", how="semi"), "duration_s"),
     ):
         sums[name] += float(frame[column].sum())
     for row in rows("kill_rates").iter_rows(named=True):
@@ -154,6 +155,13 @@ def _yields(sums: defaultdict[str, float]) -> dict[str, float]:
     }
 
 
+def _readable_version(ledger: Ledger) -> str | None:
+    """The newest dataset version, unless its index is too large to be read here."""
+    version = latest_version(ledger)
+    refs = ledger.live("dataset_index", version) if version else []
+    return version if sum(ref.num_rows for ref in refs) <= MAX_INDEX_ROWS else None
+
+
 def _video_samples(index: pl.DataFrame) -> pl.DataFrame:
     parts = pl.col("bucket").str.split("/")  # "<rung>/<width>x<height>/<frames>"
     return index.select(
@@ -163,10 +171,10 @@ def _video_samples(index: pl.DataFrame) -> pl.DataFrame:
 
 
 def _latents(
-    version: str, index: pl.DataFrame, curated: set[str]
+    version: str, index: pl.DataFrame, curated: pl.DataFrame
 ) -> dict[str, tuple[float, Origin]]:
     """What the newest dataset version says of its latents."""
-    parts = [parse_clip_id(clip_id) for clip_id in curated]
+    parts = [parse_clip_id(clip_id) for clip_id in curated["clip_id"]]
     curated_s = sum(part.end_ms - part.start_ms for part in parts) / MS_PER_S
     stored = float(index["num_tokens"].sum()) * PATCH**2 * NUM_CHANNELS
     frames = dict(index.group_by("rung").agg(pl.col("num_frames").sum()).iter_rows())
@@ -176,7 +184,7 @@ def _latents(
     }
     overhead = float(index["length"].sum()) / stored - 1  # fp8 and int8 take a byte a value
     values["shard_overhead_share"] = min(1.0, max(0.0, overhead))
-    note = f"{version}: {index.height} video samples of {len(curated)} clips"
+    note = f"{version}: {index.height} video samples of {curated.height} clips"
     return {name: (value, Origin(MEASURED, note)) for name, value in values.items()}
 
 

@@ -323,6 +323,13 @@ def test_a_catalog_is_measured(timed):
     assert all(origin.kind == MEASURED for _, origin in found.values.values())
 
 
+def test_an_index_too_large_is_left_alone(timed, monkeypatch):
+    monkeypatch.setattr("wsdata.observability.capacity_measure.MAX_INDEX_ROWS", 16)
+    values = measure(timed.ledger, timed.store).values
+    assert "clip_s" in values
+    assert not {"curated_share", "encoded_256p_share", "shard_overhead_share"} & set(values)
+
+
 def test_kill_rates_of_all_drops_are_summed(timed):
     def rows(num_in, num_stopped):
         return [
