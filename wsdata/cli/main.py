@@ -48,6 +48,8 @@ def build_parser() -> argparse.ArgumentParser:
     _declaration_options(run)
     _add_drops(group("drop", "deliveries"), add)
     _add_datasets(group("dataset", "dataset versions"), add)
+    _add_catalog(group("catalog", "backup and restore of the ledger"), add)
+    _add_deployment(group("deployment", "who may do what, and whether it is so"), add)
     _add_questions(commands, group, add)
     stage = add(commands, "stage", "stage:stage", "run one step's order, as pools do")
     for name in ("stage", "step", "order"):
@@ -101,6 +103,24 @@ def _add_datasets(datasets, add) -> None:  # noqa: ANN001
     sync.add_argument("--deep", action="store_true", help="read back all that lies there")
     sync.add_argument("--dry-run", action="store_true", help="say what it would copy and cost")
     sync.add_argument("--threads", type=int, default=8, metavar="N", help="objects at once")
+
+
+def _add_catalog(catalog, add) -> None:  # noqa: ANN001
+    dump = add(catalog, "export", "catalog:export_catalog", "dump the whole history to a file")
+    dump.add_argument("file", help="*.jsonl or *.jsonl.gz, a new file")
+    restore = add(catalog, "import", "catalog:import_catalog", "put a dump into an empty ledger")
+    restore.add_argument("file", help="what `export` wrote, from SQLite or Postgres")
+    add(catalog, "verify", "catalog:verify_catalog", "check the history against its chain")
+
+
+def _add_deployment(deployment, add) -> None:  # noqa: ANN001
+    policy = add(deployment, "policy", "deployments:policy", "the S3 policy of an identity")
+    policy.add_argument("identity", help="pipeline, decode, vault or trainer")
+    of_buckets = add(deployment, "bucket-policies", "deployments:bucket_policies",
+                     "the same as policies of buckets, as Ceph wants them")  # fmt: skip
+    of_buckets.add_argument("--principal", action="append", required=True, metavar="IDENTITY=ARN")
+    check = add(deployment, "check", "deployments:check", "try every place, and what is forbidden")
+    check.add_argument("--identity", help="default: $WSDATA_IDENTITY, or pipeline")
 
 
 def _add_questions(commands, group, add) -> None:  # noqa: ANN001

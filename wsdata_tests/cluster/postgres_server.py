@@ -70,6 +70,7 @@ class Postgres:
     user: str = USER
     password: str = field(default_factory=lambda: secrets.token_urlsafe(12), repr=False)
     database: str = "wsdata"
+    is_durable: bool = False  # whether a lost machine, not only a killed server, loses nothing
 
     @property
     def url(self) -> str:
@@ -104,16 +105,18 @@ class Postgres:
     def start(self) -> None:
         """Start the server, and wait until it answers."""
         options = f"-p {self.port} -k {self.folder} -c listen_addresses={self.host}"
+        if not self.is_durable:
+            options += " -c fsync=off"
         _run(
             [str(programs() / "pg_ctl"), "start", "-w", "-t", str(START_S), "-D",
              str(self.folder / "data"), "-l", str(self.folder / "server.log"), "-o", options],
             self.folder,
         )  # fmt: skip
 
-    def stop(self) -> None:
+    def stop(self, mode: str = "fast") -> None:
         """Stop it as an administrator would: running transactions are rolled back."""
         _run(
-            [str(programs() / "pg_ctl"), "stop", "-w", "-m", "fast", "-D",
+            [str(programs() / "pg_ctl"), "stop", "-w", "-m", mode, "-D",
              str(self.folder / "data")],
             self.folder,
         )  # fmt: skip
@@ -172,20 +175,21 @@ def _wait_gone(pid: int) -> None:
 
 
 @contextmanager
-def running_postgres(folder: Path | None = None) -> Iterator[Postgres]:
+def running_postgres(folder: Path | None = None, *, is_durable: bool = False) -> Iterator[Postgres]:
     """Run a server with one empty database `wsdata`, and stop it on the way out.
 
     Args:
         folder: Where to make the server's own folder; the system's temporary folder without it,
             and for root, whose test folders the server's user cannot enter. The path should be
             short: that of the socket in it is at most 107 bytes.
+        is_durable: Also outlive the loss of the machine, at the speed of its disk.
     """
     base = str(folder) if folder is not None and os.geteuid() != 0 else None
     home = Path(tempfile.mkdtemp(prefix="wsdata-pg-", dir=base))
     if os.geteuid() == 0:
         owner = pwd.getpwnam("postgres")
         os.chown(home, owner.pw_uid, owner.pw_gid)
-    server = Postgres(folder=home, host="127.0.0.1", port=_free_port())
+    server = Postgres(folder=home, host="127.0.0.1", port=_free_port(), is_durable=is_durable)
     try:
         _make(server)
         server.start()
@@ -194,7 +198,7 @@ def running_postgres(folder: Path | None = None) -> Iterator[Postgres]:
             yield server
         finally:
             if server.pid is not None:
-                server.stop()
+                server.stop("immediate")  # its data goes away
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -208,7 +212,7 @@ def _make(server: Postgres) -> None:
     password.chmod(0o600)
     _run(
         [str(programs() / "initdb"), "-D", str(server.folder / "data"), "-U", server.user, "-E",
-         "UTF8", "--locale", "C.UTF-8", "-A", "scram-sha-256", "--pwfile", str(password)],
+         "UTF8", "--locale", "C.UTF-8", "-A", "scram-sha-256", "--pwfile", str(password), "--no-sync"],
         server.folder,
     )  # fmt: skip
     password.unlink()
