@@ -211,8 +211,8 @@ def _make(server: Postgres) -> None:
         os.chown(password, owner.pw_uid, owner.pw_gid)
     password.chmod(0o600)
     _run(
-        [str(programs() / "initdb"), "-D", str(server.folder / "data"), "-U", server.user, "-E",
-         "UTF8", "--locale", "C.UTF-8", "-A", "scram-sha-256", "--pwfile", str(password), "--no-sync"],
+        [str(programs() / "initdb"), "-D", str(server.folder / "data"), "-N", "-U", server.user,
+         "-E", "UTF8", "--locale", "C.UTF-8", "-A", "scram-sha-256", "--pwfile", str(password)],
         server.folder,
     )  # fmt: skip
     password.unlink()
