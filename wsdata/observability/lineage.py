@@ -10,7 +10,7 @@ import polars as pl
 from wsdata import tables
 from wsdata.catalog.locator import drops_of_asset, live_rows_of_subject, rows_of_subject
 from wsdata.errors import CatalogError
-from wsdata.ids import parse_clip_id, parse_shard_group
+from wsdata.ids import parse_clip_id
 from wsdata.lifecycle.tombstone import is_withheld
 from wsdata.lifecycle.versions import all_versions, base_of, require_version
 from wsdata.tables import FILTERS
@@ -46,28 +46,27 @@ def _behind(
     def live(table: str, partitions: list[str] | None = None) -> dict[str, pl.DataFrame]:
         return live_rows_of_subject(ledger, store, table, asset_prefix, partitions)
 
-    groups = _groups_placing(ledger, live("shard_assignments"))
-    placed = live("placements", groups)
+    manifests, assigned = live("manifests"), live("shard_assignments")
+    placed = live("placements", _groups_placing(manifests, assigned))
     return _Behind(
         drops=drops,
         rows=rows_of_subject(ledger, store, names, drops, asset_prefix),
         placements=pl.concat(placed.values()) if placed else tables.empty("placements"),
-        manifests=live("manifests"),
+        manifests=manifests,
         exclusions=live("exclusions"),
         stated=ledger.present("dataset_version"),
         versions=all_versions(ledger),
     )
 
 
-def _groups_placing(ledger: Ledger, assigned: dict[str, pl.DataFrame]) -> list[str]:
-    """Shard groups that may place an asset: the assigned ones, and all of versions without such."""
-    groups = {group for rows in assigned.values() for group in rows["shard_group"]}
-    others = {
-        ref.partition
-        for ref in ledger.live("placements")
-        if parse_shard_group(ref.partition)[0] not in assigned
-    }
-    return sorted(groups | others)
+def _groups_placing(
+    manifests: dict[str, pl.DataFrame], assigned: dict[str, pl.DataFrame]
+) -> list[str] | None:
+    """Shard groups that the samples of an asset were assigned to; None where some are unknown."""
+    known = {sample for rows in assigned.values() for sample in rows["sample_id"]}
+    if not known.issuperset(sample for rows in manifests.values() for sample in rows["sample_id"]):
+        return None
+    return sorted({group for rows in assigned.values() for group in rows["shard_group"]})
 
 
 def lineage_clip(ledger: Ledger, store: BlobStore, clip_id: str) -> dict[str, Any]:
