@@ -601,3 +601,32 @@ def test_dagsters_run_launcher_runs_and_terminates(kube, monkeypatch):
         assert instance.run_launcher.terminate(long)
         kube.wait_for(lambda: status_of(long) == dg.DagsterRunStatus.CANCELED, "its end")
         kube.wait_for(lambda: not kube.pods(f"job-name=dagster-run-{long}"), "its pod's end")
+
+
+PIPES = """
+from dagster_pipes import open_dagster_pipes
+with open_dagster_pipes() as pipes:
+    pipes.log.info("in the pod")
+    pipes.report_asset_materialization(metadata={"frames": 42})
+"""
+
+
+@pytest.mark.slow
+def test_dagsters_pipes_client_runs_a_pod(kube):
+    import dagster as dg
+    from dagster_k8s import PipesK8sClient
+
+    @dg.asset
+    def captions(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        pipes = PipesK8sClient(
+            load_incluster_config=False, kubeconfig_file=str(kube.kubeconfig), poll_interval=0.2
+        )
+        spec = {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+        return pipes.run(
+            context=context, image="wsdata-gpu:1", command=["python", "-c", PIPES],
+            namespace="default", base_pod_spec={**spec, **ON_GPU},
+        ).get_materialize_result()  # fmt: skip
+
+    result = dg.materialize([captions])
+    (made,) = result.get_asset_materialization_events()
+    assert made.materialization.metadata["frames"].value == 42

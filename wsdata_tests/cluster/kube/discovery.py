@@ -6,6 +6,12 @@ from wsdata_tests.cluster.kube.objects import RESOURCES, Object
 
 VERSION = "v1.34.0"
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_SHORT = {
+    "pods": "po", "services": "svc", "configmaps": "cm", "deployments": "deploy", "events": "ev",
+    "namespaces": "ns", "nodes": "no", "serviceaccounts": "sa", "persistentvolumeclaims": "pvc",
+    "poddisruptionbudgets": "pdb", "networkpolicies": "netpol", "priorityclasses": "pc",
+    "cronjobs": "cj", "horizontalpodautoscalers": "hpa",
+}  # fmt: skip
 _GROUP = re.compile(r"^/(?:api/v1|apis/([^/]+)/([^/]+))$")
 
 
@@ -48,6 +54,7 @@ def _resources(group: str, version: str) -> list[Object]:
         {
             "name": one.plural, "singularName": one.kind.lower(), "kind": one.kind,
             "namespaced": one.is_namespaced, "verbs": _VERBS,
+            "shortNames": [_SHORT[one.plural]] if one.plural in _SHORT else [],
         }
         for one in found
     ]  # fmt: skip
@@ -61,4 +68,7 @@ def _resources(group: str, version: str) -> list[Object]:
             }
             for part in parts.get(one.plural, ())
         ]  # fmt: skip
+    for one in listed:
+        if one["name"] == "pods/eviction":
+            one.update(kind="Eviction", group="policy", version="v1", verbs=["create"])
     return listed

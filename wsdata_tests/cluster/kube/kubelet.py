@@ -68,14 +68,15 @@ class Kubelet:
         metadata = pod["metadata"]
         if grace_s is None:
             grace_s = float(pod["spec"].get("terminationGracePeriodSeconds", 30))
+        seconds = int(grace_s)  # a whole number: clients in other languages insist
         with self._objects.edit("pods", metadata["namespace"], metadata["name"]) as body:
             body["metadata"].setdefault("deletionTimestamp", now())
-            before = body["metadata"].get("deletionGracePeriodSeconds", grace_s)
-            body["metadata"]["deletionGracePeriodSeconds"] = min(grace_s, before)
+            before = body["metadata"].get("deletionGracePeriodSeconds", seconds)
+            body["metadata"]["deletionGracePeriodSeconds"] = min(seconds, before)
         if self.is_running(pod):
             self._objects.record_event(pod, "Killing", "Stopping containers")
         run = self.run_of(pod)
-        if run is not None and grace_s <= 0:
+        if run is not None and seconds <= 0:
             run.stop(0)
         return self._objects.find("pods", metadata["namespace"], metadata["name"]) or pod
 

@@ -4,10 +4,11 @@ A stored object is never changed in place, so that readers need no copies: use `
 """
 
 import copy
+import logging
 import secrets
 import threading
 import uuid
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +17,13 @@ from typing import Any
 
 from wsdata_tests.cluster.kube.selectors import field_matcher, label_matcher
 
+log = logging.getLogger(__name__)
+
 Object = dict[str, Any]
-Key = tuple[str, str, str]  # plural, namespace ("" for cluster-wide), name
+Key = tuple[str, str]  # namespace ("" for cluster-wide), name
 
 _HISTORY_LENGTH = 20_000
+_MAX_EVENTS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ def now() -> str:
 class Objects:
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.RLock())
-        self._objects: dict[Key, Object] = {}
+        self._objects: dict[str, dict[Key, Object]] = defaultdict(dict)  # by plural
         self._version = 1
         self._history: deque[tuple[int, str, str, Object]] = deque(maxlen=_HISTORY_LENGTH)
 
@@ -139,7 +143,7 @@ class Objects:
             metadata["name"] = metadata["generateName"] + secrets.token_hex(3)[:5]
         name = metadata["name"]
         with self._changed:
-            if (plural, namespace, name) in self._objects:
+            if (namespace, name) in self._objects[plural]:
                 raise Refused(409, "AlreadyExists", f'{plural} "{name}" already exists')
             if namespace:
                 metadata["namespace"] = namespace
@@ -151,13 +155,13 @@ class Objects:
     def _put(self, change: str, plural: str, namespace: str, body: Object) -> Object:
         self._version += 1
         body["metadata"]["resourceVersion"] = str(self._version)
-        self._objects[(plural, namespace, body["metadata"]["name"])] = body
+        self._objects[plural][namespace, body["metadata"]["name"]] = body
         self._history.append((self._version, change, plural, body))
         self._changed.notify_all()
         return body
 
     def find(self, plural: str, namespace: str, name: str) -> Object | None:
-        return self._objects.get((plural, namespace, name))
+        return self._objects[plural].get((namespace, name))
 
     def read(self, plural: str, namespace: str, name: str) -> Object:
         found = self.find(plural, namespace, name)
@@ -173,8 +177,8 @@ class Objects:
         with self._changed:
             found = [
                 stored
-                for (kept, inside, _), stored in self._objects.items()
-                if kept == plural and namespace in (None, "", inside)
+                for (inside, _), stored in self._objects[plural].items()
+                if namespace in (None, "", inside)
             ]
         return [
             stored
@@ -208,7 +212,7 @@ class Objects:
             stored = self.find(plural, namespace, name)
             if stored is None or (uid and stored["metadata"]["uid"] != uid):
                 return None
-            del self._objects[(plural, namespace, name)]
+            del self._objects[plural][namespace, name]
             self._version += 1
             last = copy.deepcopy(stored)
             last["metadata"]["resourceVersion"] = str(self._version)
@@ -246,6 +250,8 @@ class Objects:
                     event["count"] += 1
                     event["lastTimestamp"] = now()
                 return
+            while len(self._objects["events"]) >= _MAX_EVENTS:
+                self.remove("events", *next(iter(self._objects["events"])))
             involved = {
                 "kind": about.get("kind"), "name": metadata["name"], "namespace": namespace,
                 "uid": metadata["uid"], "apiVersion": about.get("apiVersion"),
@@ -297,4 +303,6 @@ def run_controller(
             reconcile()
         except Refused as refused:  # something went away between the look and the act
             if refused.code not in (404, 409):
-                raise
+                log.exception("controller %s", reconcile)
+        except Exception:  # one bad object must not stop the work on all others
+            log.exception("controller %s", reconcile)

@@ -124,10 +124,21 @@ class PodRun:
         except Refused as refused:
             log.info("pod %s went away: %s", self.name, refused.message)
         finally:
+            self._fail_if_unfinished()
             self.ended.set()
             self._volumes.remove()
             with self._objects.lock:
                 self._objects.lock.notify_all()
+
+    def _fail_if_unfinished(self) -> None:
+        """Leave no pod without an end, also where this machine failed it."""
+        found = self._objects.find("pods", self.namespace, self.name)
+        if found is None or found["metadata"]["uid"] != self.uid:
+            return
+        if found["status"]["phase"] not in ("Succeeded", "Failed"):
+            with self._status() as status:
+                status["phase"] = "Failed"
+                status["message"] = "its processes could not be kept: see the double's log"
 
     def _prepare(self) -> bool:
         files = self._machine.access.token_files(self._pod)
@@ -201,7 +212,8 @@ class PodRun:
             ).start()
             code = process.wait()
             finished.set()
-            slot.process = None
+            with self._objects.lock:
+                slot.process = None
         self._tell_terminated(slot, code, started_at)
         return 128 if code is None else code
 
@@ -306,9 +318,11 @@ class PodRun:
         self._objects.record_event(self._pod, "Started", f"Started container {slot.spec['name']}")
 
     def _tell_ready(self, slot: _Slot, *, is_ready: bool) -> None:
-        slot.status["ready"] = is_ready
-        with self._status():
-            pass
+        with self._objects.lock:
+            if slot.process is not None:  # else its end has been told
+                slot.status["ready"] = is_ready
+                with self._status():
+                    pass
 
     def _tell_terminated(self, slot: _Slot, code: int | None, started_at: str) -> None:
         ended: Object = {"startedAt": started_at, "finishedAt": now(), "exitCode": code}

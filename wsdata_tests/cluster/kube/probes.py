@@ -1,7 +1,9 @@
 """Readiness probes: HTTP, TCP and commands. Liveness is not looked at."""
 
 import http.client
+import signal
 import socket
+import threading
 from typing import Any
 
 from wsdata_tests.cluster.kube.bubblewrap import Container, ContainerPlan
@@ -26,7 +28,13 @@ def is_ready(probe: Object, container: Object, plan: ContainerPlan) -> bool:
             return False
     command = probe["exec"]["command"]
     fields = {name: getattr(plan, name) for name in plan.__slots__}
-    return Container(ContainerPlan(**{**fields, "argv": command}), lambda _: None).wait() == 0
+    probing = Container(ContainerPlan(**{**fields, "argv": command}), lambda _: None)
+    late = threading.Timer(timeout_s, probing.signal, [signal.SIGKILL])
+    late.start()
+    try:
+        return probing.wait() == 0
+    finally:
+        late.cancel()
 
 
 def port_of(container: Object, port: Any) -> int:

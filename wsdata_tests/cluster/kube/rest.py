@@ -159,6 +159,8 @@ class Handler(BaseHTTPRequestHandler):
                 lines = [
                     ("ADDED", item) for item in objects.select(plural, namespace, labels, fields)
                 ]
+        if self._asks("sendInitialEvents"):
+            lines.append(("BOOKMARK", _initial_end(plural, seen)))
         self._start_stream("application/json")
         waited_s, limit_s = 0.0, float(self.query.get("timeoutSeconds") or 3600)
         while True:
@@ -290,6 +292,8 @@ def handler_for(plane: "ControlPlane", *, is_anonymous_admin: bool) -> type[Hand
 def _parse(raw: bytes, content_type: str) -> Any:
     if not raw:
         return None
+    if "protobuf" in content_type:  # what kubectl tries first; this answer makes it use JSON
+        raise Refused(415, "UnsupportedMediaType", f"{content_type} is not taken here: send JSON")
     if "yaml" in content_type:
         return yaml.safe_load(raw)
     return json.loads(raw)
@@ -302,6 +306,17 @@ def _kind(plural: str) -> str:
 
 def _api_version(route: dict[str, str]) -> str:
     return f"{route['group']}/{route['version']}" if route["group"] else route["core"]
+
+
+def _initial_end(plural: str, version: int) -> Object:
+    """Return the object that tells a watch that all there was has been sent."""
+    known = BY_PLURAL.get(plural)
+    return {
+        "kind": _kind(plural), "apiVersion": known.api_version if known else "v1",
+        "metadata": {
+            "resourceVersion": str(version), "annotations": {"k8s.io/initial-events-end": "true"},
+        },
+    }  # fmt: skip
 
 
 def _default_container(pod: Object) -> str:
