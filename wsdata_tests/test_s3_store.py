@@ -14,15 +14,15 @@ from wsdata.s3_client import S3Bucket, parse_s3_address
 from wsdata.s3_store import S3Store
 from wsdata.store import FolderStore, open_store
 from wsdata_tests.cluster.faulty_proxy import FAULTS, failing_proxy
-from wsdata_tests.cluster.s3_servers import running_moto
+from wsdata_tests.cluster.s3_servers import SERVERS, running_s3
 
 PART = 5 << 20  # the least that S3 takes for any part but the last
 
 
-@pytest.fixture(scope="module")
-def server():
-    with running_moto() as moto:
-        yield moto
+@pytest.fixture(scope="module", params=SERVERS)
+def server(request):
+    with running_s3(request.param) as s3:
+        yield s3
 
 
 @pytest.fixture

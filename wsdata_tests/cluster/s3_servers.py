@@ -22,12 +22,15 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
+import pytest
+
 from wsdata.access import IDENTITIES, bucket_policy
 
 START_S = 60
 OWNER = "owner"
 PLACES = ("store", "vault", "landing")
 REGION = "us-east-1"
+SERVERS = ("moto", pytest.param("radosgw", marks=pytest.mark.slow))  # of a fixture
 
 
 @dataclass
@@ -282,6 +285,18 @@ class _Ceph:
         for daemon in reversed(self.daemons):
             daemon.kill()
             daemon.wait()
+
+
+# either ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def running_s3(kind: str) -> Iterator[S3Server]:
+    """Run a server of a kind of SERVERS; a test is skipped where it is not installed."""
+    if kind == "radosgw" and not has_radosgw():
+        pytest.skip("no Ceph gateway: run tools/cluster_setup.sh")
+    with running_moto() if kind == "moto" else running_radosgw() as server:
+        yield server
 
 
 # a site ----------------------------------------------------------------------------------------

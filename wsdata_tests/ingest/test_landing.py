@@ -15,7 +15,7 @@ from wsdata.ingest.delivery import Declaration, check_drop, inspect_drop, make_d
 from wsdata.ingest.landing import FolderLanding, LandedFile, open_landing, ready_drops
 from wsdata.store import FolderStore, open_store
 from wsdata.vault import sidecar_key
-from wsdata_tests.cluster.s3_servers import running_moto
+from wsdata_tests.cluster.s3_servers import SERVERS, running_s3
 from wsdata_tests.orders_support import order_of, rows_made, run_step
 
 FILES = {"a.mp4": b"aaaa", "sub/b.PNG": b"bb", "sub-c.mp4": b"cc", "secret.mp4": b"eval"}
@@ -23,31 +23,41 @@ SEALED = hashlib.sha256(b"eval").hexdigest()
 DECLARED = Declaration(source_tier="licensed", source="acme", license_id="CC0-1.0")
 RECORDS = [{"path": "secret.mp4", "title": "sealed"}, {"path": "a.mp4", "license_id": "X"}]
 KEY = "licensed.acme.20261101.001"
+IN_BUCKETS = pytest.mark.parametrize("server", SERVERS, indirect=True)
 
 
-@pytest.fixture(scope="module")
-def server():
-    with running_moto() as moto:
-        yield moto
+@pytest.fixture(scope="module", params=["folder", *SERVERS])
+def server(request):
+    """An S3 server, or None where the zone is to be a folder."""
+    if request.param == "folder":
+        yield None
+        return
+    with running_s3(request.param) as s3:
+        yield s3
 
 
 @pytest.fixture
 def as_owner(server, monkeypatch):
+    _become_owner(server, monkeypatch)
+    return server
+
+
+def _become_owner(server, monkeypatch):
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(s3_client, "BASE_PAUSE_S", 0.001)
-    return server
 
 
 def bucket_address(server):
     return server.address(server.make_bucket(), "landing")
 
 
-@pytest.fixture(params=["folder", "s3"])
-def address(request, tmp_path):
-    if request.param == "folder":
+@pytest.fixture
+def address(server, tmp_path, monkeypatch):
+    if server is None:
         return str(tmp_path / "landing")
-    return bucket_address(request.getfixturevalue("as_owner"))
+    _become_owner(server, monkeypatch)
+    return bucket_address(server)
 
 
 @pytest.fixture
@@ -195,6 +205,7 @@ def land_drop(tmp_path, address, name="store"):
     return store, run_step(land.STEP, order_of(land.STEP, KEY, {}, settings=settings), store)
 
 
+@IN_BUCKETS
 def test_rows_do_not_tell_what_a_drop_lay_in(as_owner, media, tmp_path):
     made = []
     for address in (str(tmp_path / "landing"), bucket_address(as_owner)):
@@ -218,6 +229,7 @@ def test_a_vault_member_leaves_no_trace_outside(zone, media, tmp_path):
     assert again.objects == report.objects
 
 
+@IN_BUCKETS
 def test_a_bucket_that_keeps_versions_keeps_none_of_a_vault_member(as_owner, media, tmp_path):
     address = bucket_address(as_owner)
     bucket, client = address.split("/")[2], as_owner.client()
@@ -236,6 +248,7 @@ def test_a_bucket_that_keeps_versions_keeps_none_of_a_vault_member(as_owner, med
     assert not [m for m in versions.get("DeleteMarkers", []) if "secret" in m["Key"]]
 
 
+@IN_BUCKETS
 def test_who_may_not_purge_versions_is_told_what_is_left(as_owner, media):
     address = bucket_address(as_owner)
     bucket, client = address.split("/")[2], as_owner.client()
@@ -273,6 +286,7 @@ def test_what_is_not_in_the_zone_is_refused(zone, tmp_path):
         land_drop(tmp_path, zone.address)
 
 
+@IN_BUCKETS
 def test_a_key_that_no_folder_could_have_is_refused(as_owner):
     zone = open_landing(bucket_address(as_owner))
     deliver(zone, KEY, {"a/../../b.mp4": b"", "x//y.mp4": b"", "_READY": b"", "sub/": b""})
