@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 
 import dagster as dg
 import pytest
@@ -9,7 +10,16 @@ import pytest
 from assets import partitions
 from assets.ingest import none_refused, none_waiting
 from resources import deployments
-from sensors.drops import MAX_DROPS_PER_TICK, ready_drops_sensor
+from sensors.drops import (
+    MAX_DROPS_PER_TICK,
+    MAX_NAMES_PER_TICK,
+    MAX_REFUSED_PER_TICK,
+    TICK_S,
+    Cursor,
+    Look,
+    ready_drops_sensor,
+)
+from wsdata.ingest.landing import FolderLanding
 from wsdata_tests.graph.graph_support import DROP, ROOT, make_drop_folder
 
 BROKEN = "crawl.web.20261101.001"
@@ -130,6 +140,138 @@ def test_a_tick_is_bounded(site):
     assert len(second.run_requests) == 4
     keys = [r.partition_key for found in (first, second) for r in found.run_requests]
     assert keys == sorted(set(keys))
+
+
+# a landing zone of thousands of drops ------------------------------------------------------------
+
+
+class CountedLanding(FolderLanding):
+    """A folder that counts what is asked of it."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.counts = Counter()
+
+    def folders(self, **asked):
+        names = super().folders(**asked)
+        self.counts.update(lists=1, names=len(names))
+        return names
+
+    def marker(self, drop):
+        self.counts["markers"] += 1
+        return super().marker(drop)
+
+    def files(self, drop):
+        self.counts["drops"] += 1
+        return super().files(drop)
+
+
+class Ticks:
+    """The sensor's looks, one after the other; each is held to its bounds."""
+
+    def __init__(self, root):
+        self.zone, self.cursor = CountedLanding(root), Cursor()
+        self.known, self.num_ticks = set(), 0
+
+    def tick(self):
+        self.zone.counts.clear()
+        seen = Look(self.zone, self.cursor, self.known.intersection)
+        counts = self.zone.counts
+        assert counts["lists"] <= 2
+        assert counts["names"] <= MAX_NAMES_PER_TICK
+        assert counts["markers"] <= MAX_DROPS_PER_TICK
+        assert counts["drops"] <= MAX_DROPS_PER_TICK
+        self.num_ticks += 1
+        self.cursor = Cursor.read(seen.cursor.write())
+        accepted = {name for name, found in seen.new.items() if not found.faults}
+        assert not accepted & self.known, "no drop is taken twice"
+        self.known |= accepted
+        return seen
+
+    def until(self, is_done, most):
+        for _ in range(most):
+            if is_done():
+                return
+            self.tick()
+        assert is_done()
+
+
+def bare_drop(landing, key, *, is_good=True):
+    folder = landing / key
+    folder.mkdir(parents=True)
+    tier, source, *_ = key.split(".")
+    if is_good:
+        stated = f'source_tier = "{tier}"\nsource = "{source}"\nlicense_id = "x"\n'
+        (folder / "drop.toml").write_text(stated)
+    (folder / "_READY").touch()
+    return folder
+
+
+def test_ticks_reach_every_drop_of_a_large_zone_and_stay_bounded(tmp_path):
+    names = [f"licensed.films.20261101.{at:04d}" for at in range(2500)]
+    bad = set(names[::100])
+    for name in names:
+        bare_drop(tmp_path, name, is_good=name not in bad)
+    ticks = Ticks(tmp_path)
+    at_least = MAX_DROPS_PER_TICK - MAX_REFUSED_PER_TICK  # new ones that a tick has time for
+    ticks.until(lambda: ticks.known == set(names) - bad, most=len(names) // at_least + 2)
+    assert set(ticks.cursor.refused) == bad
+    # late ones, on either side of wherever the next tick goes on
+    round_s = len(names) // MAX_NAMES_PER_TICK + 2
+    late = {"crawl.web.20261102.001", "licensed.films.20261101.12345", "synthetic.x.20261102.001"}
+    for name in late:
+        bare_drop(tmp_path, name)
+    ticks.until(lambda: late <= ticks.known, most=round_s)
+    # repaired ones, and those that were taken away
+    repaired, gone, *_ = sorted(bad)
+    (tmp_path / repaired / "drop.toml").write_text((tmp_path / names[1] / "drop.toml").read_text())
+    os.utime(tmp_path / repaired / "_READY", ns=(1, 1))
+    (tmp_path / gone / "_READY").unlink()
+    ticks.until(
+        lambda: repaired in ticks.known and gone not in ticks.cursor.refused,
+        most=len(bad) // MAX_REFUSED_PER_TICK + 1,
+    )
+    assert set(ticks.cursor.refused) == bad - {repaired, gone}
+    for _ in range(round_s):
+        assert not ticks.tick().new, "nothing is left to see"
+
+
+def test_a_zone_full_of_refused_and_unfinished_folders_hides_no_good_one(tmp_path):
+    for at in range(400):
+        bare_drop(tmp_path, f"crawl.bad.20261101.{at:03d}", is_good=False)
+        (tmp_path / f"licensed.open.20261101.{at:03d}").mkdir()
+    ticks = Ticks(tmp_path)
+    for _ in range(20):
+        ticks.tick()
+    assert len(ticks.cursor.refused) == 400
+    bare_drop(tmp_path, "licensed.open.20261101.0333")
+    ticks.until(lambda: bool(ticks.known), most=10)
+
+
+def test_a_tick_that_takes_long_stops_and_goes_on_there(tmp_path):
+    names = [f"licensed.films.20261101.{at:03d}" for at in range(50)]
+    for name in names:
+        bare_drop(tmp_path, name)
+    zone, cursor, found = FolderLanding(tmp_path), Cursor(), []
+    for _ in range(2):
+        seconds = iter(range(1000))
+        seen = Look(zone, cursor, set(found).intersection, clock=lambda s=seconds: next(s))
+        assert 0 < len(seen.new) <= TICK_S
+        cursor, found = seen.cursor, [*found, *seen.new]
+    assert found == names[: len(found)]
+
+
+def test_cursors_of_earlier_formats_begin_anew_or_are_understood(site):
+    landing, resources, instance = site
+    folder = make_drop_folder(landing, BROKEN)
+    at = (folder / "_READY").stat().st_mtime_ns
+    first = Cursor.read(json.dumps({BROKEN: at}))
+    assert first == Cursor(refused={BROKEN: str(at)})
+    found = tick(resources, instance, json.dumps({BROKEN: at}))
+    assert [r.partition_key for r in found.run_requests] == [DROP], "the refused one is not new"
+    assert json.loads(found.cursor)["format_version"] == 1
+    for strange in ('{"format_version": 99, "x": 1}', "[1]", ""):
+        assert Cursor.read(strange) == Cursor()
 
 
 def test_the_checks_of_deliveries_name_what_is_wrong(site):
