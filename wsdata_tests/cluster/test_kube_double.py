@@ -1,9 +1,6 @@
-"""The Kubernetes double, asked by the clients that the project uses: real HTTP, real processes."""
+"""The Kubernetes double, asked by the client that the project uses: real HTTP, real processes."""
 
 import contextlib
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,22 +10,16 @@ from kubernetes.config import new_client_from_config
 
 from wsdata_tests.cluster.kube import running_kube
 from wsdata_tests.cluster.kube.apply import HookFailed
-from wsdata_tests.cluster.kube.objects import Refused
-
-NODES = {
-    "cpu-0": {"labels": {"wsdata/pool": "cpu"}},
-    "gpu-0": {
-        "labels": {"wsdata/pool": "nvdec"},
-        "taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}],
-        "gpus": 1,
-    },
-    "spare-0": {"labels": {"wsdata/pool": "spare"}, "allocatable": {"cpu": "1"}},
-}
-ON_GPU = {
-    "nodeSelector": {"wsdata/pool": "nvdec"},
-    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-}
-DISRUPTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+from wsdata_tests.cluster.kube.samples import (
+    DISRUPTED,
+    NODES,
+    ON_GPU,
+    deployment,
+    ended,
+    events,
+    job,
+    running,
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,48 +41,6 @@ def core(api):
 @pytest.fixture
 def batch(api):
     return client.BatchV1Api(api)
-
-
-def container(script, **spec):
-    return {"name": "main", "image": "wsdata-gpu:1", "command": ["sh", "-c", script], **spec}
-
-
-def job(name, script, *, job_spec=None, pod_spec=None, **spec):
-    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
-    pod |= {"containers": [container(script, **spec)], **(pod_spec or {})}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {"backoffLimit": 0, **(job_spec or {}), "template": {"spec": pod}},
-    }
-
-
-def condition(kube, name):
-    """The reason why a Job is done, with what it is: None before."""
-    for one in kube.get("jobs", name).get("status", {}).get("conditions") or []:
-        if one["type"] in ("Complete", "Failed"):
-            return one
-    return None
-
-
-def ended(kube, name):
-    return kube.wait_for(lambda: condition(kube, name), f"job {name}")
-
-
-def running(kube, selector, count=1):
-    def look():
-        pods = [pod for pod in kube.pods(selector) if pod["status"]["phase"] == "Running"]
-        return pods if len(pods) == count else None
-
-    return kube.wait_for(look, f"{count} running of {selector}")
-
-
-def events(kube, name):
-    listed = kube.request(
-        "GET", f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={name}"
-    )
-    return {event["reason"]: event["message"] for event in listed["items"]}
 
 
 def test_a_job_succeeds_and_its_log_streams(kube, core, batch):
@@ -172,37 +121,6 @@ def test_out_of_memory_is_told(kube, core, batch):
     assert (state.exit_code, state.reason) == (137, "OOMKilled")
 
 
-def test_what_is_not_there_is_refused(kube, core, batch):
-    pod = {"metadata": {"name": "alien"}, "spec": {"containers": [container("true")]}}
-    for field, value, said in (
-        ("serviceAccountName", "nobody", 'serviceaccount "nobody" not found'),
-        ("runtimeClassName", "gvisor", 'RuntimeClass "gvisor" not found'),
-        ("priorityClassName", "urgent", "no PriorityClass with name urgent was found"),
-    ):
-        wrong = {**pod, "spec": {**pod["spec"], field: value}}
-        with pytest.raises(ApiException, match=said.split('"')[0]) as refused:
-            core.create_namespaced_pod("default", wrong)
-        assert refused.value.status == 403
-    batch.create_namespaced_job(
-        "default", job("orphaned", "true", pod_spec={"serviceAccountName": "nobody"})
-    )
-    kube.wait_for(lambda: "FailedCreate" in events(kube, "orphaned"), "the refusal's event")
-    assert kube.pods("job-name=orphaned") == []
-    batch.delete_namespaced_job("orphaned", "default")
-
-
-def test_invalid_names_and_labels_are_refused(batch):
-    wrong = job("Upper_Case", "true")
-    with pytest.raises(ApiException) as refused:
-        batch.create_namespaced_job("default", wrong)
-    assert refused.value.status == 422
-    wrong = job("labelled", "true")
-    wrong["spec"]["template"]["metadata"] = {"labels": {"wsdata/step": "x" * 64}}
-    with pytest.raises(ApiException) as refused:
-        batch.create_namespaced_job("default", wrong)
-    assert refused.value.status == 422
-
-
 def test_a_gpu_pod_waits_for_a_node_and_two_take_turns(kube, batch):
     limits = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
     for name in ("gpu-a", "gpu-b"):
@@ -246,93 +164,6 @@ def test_a_pod_of_higher_priority_takes_the_place_of_the_lowest(kube, batch):
     assert kube.get("jobs", "rank-low")["status"].get("failed", 0) == 0
     batch.delete_namespaced_job("rank-low", "default", propagation_policy="Foreground")
     kube.wait_for(lambda: not kube.pods("job-name=rank-low"), "the end")
-
-
-def test_files_and_environment_are_what_the_spec_says(kube, batch):
-    kube.apply([
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "conf"},
-         "data": {"a.toml": "one = 1\n", "b.toml": "two = 2\n"}},
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"},
-         "stringData": {"KEY_ID": "abc"}},
-    ])  # fmt: skip
-    script = """
-        cat /opt/wsdata/home/a.toml /etc/wsdata/only.toml; ls /etc/wsdata
-        touch /opt/x /opt/wsdata/home/a.toml 2>/dev/null && echo WRITABLE
-        echo kept > /scratch/file && cat /scratch/file
-        id -u; env | sort | grep -v '^PATH='; ls /var/run/secrets; echo $0; pwd
-    """
-    made = job(
-        "files", script, args=["$(KEY_ID)-$(POD)-$(NONE)"],
-        pod_spec={
-            "automountServiceAccountToken": False,
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 10002},
-            "volumes": [
-                {"name": "conf", "configMap": {"name": "conf"}},
-                {"name": "one", "configMap": {
-                    "name": "conf", "items": [{"key": "b.toml", "path": "only.toml"}]}},
-                {"name": "scratch", "emptyDir": {}},
-            ],
-        },
-        securityContext={"readOnlyRootFilesystem": True},
-        workingDir="/scratch",
-        envFrom=[{"secretRef": {"name": "keys"}}],
-        env=[
-            {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
-            {"name": "ONE", "valueFrom": {"configMapKeyRef": {"name": "conf", "key": "a.toml"}}},
-        ],
-        volumeMounts=[
-            {"name": "conf", "mountPath": "/opt/wsdata/home/a.toml", "subPath": "a.toml"},
-            {"name": "one", "mountPath": "/etc/wsdata"},
-            {"name": "scratch", "mountPath": "/scratch"},
-        ],
-    )  # fmt: skip
-    batch.create_namespaced_job("default", made)
-    verdict = ended(kube, "files")
-    (pod,) = kube.pods("job-name=files")
-    lines = kube.logs(pod["metadata"]["name"]).splitlines()
-    assert verdict["type"] == "Complete", lines
-    port = next(line for line in lines if line.startswith("KUBERNETES_SERVICE_PORT="))
-    assert [line for line in lines if "/var/run/secrets" not in line] == [
-        "one = 1", "two = 2", "only.toml", "kept", "10002", "",
-        "HOME=/tmp", f"HOSTNAME={pod['metadata']['name']}", "KEY_ID=abc",
-        "KUBERNETES_SERVICE_HOST=127.0.0.1", port, "ONE=one = 1", "POD=default",
-        "PWD=/scratch", "abc-default-$(NONE)", "/scratch",
-    ]  # fmt: skip
-
-
-def test_a_pod_waits_for_a_secret_that_comes_later(kube, batch):
-    made = job("patient", 'test "$KEY" = now', envFrom=[{"secretRef": {"name": "later"}}])
-    batch.create_namespaced_job("default", made)
-
-    def is_waiting():
-        (status,) = kube.pods("job-name=patient")[0]["status"].get("containerStatuses") or [{}]
-        waiting = (status.get("state") or {}).get("waiting") or {}
-        return waiting.get("reason") == "CreateContainerConfigError"
-
-    kube.wait_for(lambda: kube.pods("job-name=patient") and is_waiting(), "the wait")
-    name = kube.pods("job-name=patient")[0]["metadata"]["name"]
-    with pytest.raises(Refused, match="is waiting to start: CreateContainerConfigError"):
-        kube.logs(name)
-    kube.apply([{
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "later"},
-        "data": {"KEY": "bm93"},
-    }])  # fmt: skip
-    assert ended(kube, "patient")["type"] == "Complete"
-
-
-def deployment(name, script, replicas=1, **spec):
-    return {
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {
-                "metadata": {"labels": {"app": name}},
-                "spec": {"terminationGracePeriodSeconds": 0, "containers": [container(script)],
-                         **spec},
-            },
-        },
-    }  # fmt: skip
 
 
 def test_a_deployments_pod_comes_back_however_it_goes(kube):
@@ -405,51 +236,6 @@ def test_a_deleted_jobs_pods_stay_unless_asked(kube, batch):
     kube.wait_for(lambda: not kube.pods("job-name=leaves"), "the end")
 
 
-ASK = """
-import json
-from kubernetes import client, config
-config.load_incluster_config()
-core, batch = client.CoreV1Api(), client.BatchV1Api()
-def code(act):
-    try:
-        act()
-        return 200
-    except client.exceptions.ApiException as refused:
-        print(json.loads(refused.body)["message"])
-        return refused.status
-print(json.dumps([
-    code(lambda: core.list_namespaced_pod("default")),
-    code(lambda: core.list_namespaced_secret("default")),
-    code(lambda: core.list_namespaced_pod("kube-system")),
-    code(lambda: batch.delete_namespaced_job("anything", "default")),
-]))
-"""
-
-
-def test_a_pods_token_may_do_what_its_roles_allow(kube, batch):
-    subject = {"kind": "ServiceAccount", "name": "reader", "namespace": "default"}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reads-pods"}
-    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
-    group = "rbac.authorization.k8s.io/v1"
-    kube.apply([
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reader"}},
-        {"apiVersion": group, "kind": "Role", "metadata": {"name": "reads-pods"}, "rules": rules},
-        {"apiVersion": group, "kind": "RoleBinding", "metadata": {"name": "reads-pods"},
-         "roleRef": role, "subjects": [subject]},
-    ])  # fmt: skip
-    made = job("asks", "", pod_spec={"serviceAccountName": "reader"})
-    made["spec"]["template"]["spec"]["containers"][0]["command"] = ["python", "-c", ASK]
-    batch.create_namespaced_job("default", made)
-    verdict = ended(kube, "asks")
-    *said, codes = kube.log_of_job("asks").splitlines()
-    assert verdict["type"] == "Complete", said
-    assert json.loads(codes) == [200, 403, 403, 403]
-    assert said[0] == (
-        'secrets is forbidden: User "system:serviceaccount:default:reader" cannot list resource '
-        '"secrets" in API group "" in the namespace "default"'
-    )
-
-
 def test_hooks_run_after_the_rest_and_failures_show_their_log(kube):
     hook = job("migrate", 'test "$READY" = yes || { echo no settings; exit 4; }')
     hook["metadata"]["annotations"] = {
@@ -469,35 +255,6 @@ def test_hooks_run_after_the_rest_and_failures_show_their_log(kube):
         "GET", "/apis/batch/v1/namespaces/default/jobs")["items"]}  # fmt: skip
 
 
-def test_services_are_names_of_loopback(kube, batch):
-    kube.apply([{
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "store"},
-        "spec": {"ports": [{"port": 9000}]},
-    }])  # fmt: skip
-    ask = "getent hosts store store.default.svc.cluster.local"
-    batch.create_namespaced_job("default", job("named", ask))
-    assert ended(kube, "named")["type"] == "Complete"
-    assert [line.split()[0] for line in kube.log_of_job("named").splitlines()] == ["127.0.0.1"] * 2
-
-
-def test_the_decode_sandbox_keeps_its_level_inside_a_pod(kube, batch):
-    program = "from wsdata.media.sandbox import reachable_level; print(reachable_level())"
-    made = job(
-        "sandboxed", "",
-        pod_spec={"volumes": [{"name": "tmp", "emptyDir": {}}]},
-        volumeMounts=[{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
-        securityContext={"readOnlyRootFilesystem": True},
-        env=[{"name": "PYTHONPATH", "value": "/opt/wsdata/app"}],
-    )  # fmt: skip
-    made["spec"]["template"]["spec"]["containers"][0]["command"] = ["python", "-c", program]
-    batch.create_namespaced_job("default", made)
-    ended(kube, "sandboxed")
-    here = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert kube.log_of_job("sandboxed") == here.stdout
-
-
 def test_the_end_of_the_double_is_the_end_of_its_pods(tmp_path):
     with running_kube(tmp_path / "kube", nodes=NODES) as kube:
         kube.apply([deployment("stays", "exec sleep 61.25")])
@@ -513,120 +270,3 @@ def _processes(argument):
             if path.read_bytes().split(b"\0")[1:2] == [argument.encode()]:
                 found.append(path)
     return found
-
-
-DAGSTER_JOB = """
-import os
-import time
-import dagster as dg
-
-@dg.op
-def hello(context):
-    context.log.info("pod " + os.environ["HOSTNAME"])
-    return 1
-
-@dg.op
-def sleep():
-    time.sleep(60)
-
-@dg.job(executor_def=dg.in_process_executor)
-def short():
-    hello()
-
-@dg.job(executor_def=dg.in_process_executor)
-def long():
-    sleep()
-"""
-
-
-def _dagster_home(kube):
-    """A Dagster home that this process and run pods see under one path, through a claim."""
-    home = kube.folder / "claims" / "default" / "dagster-home"
-    home.mkdir(parents=True)
-    launcher = {
-        "dagster_home": str(home), "instance_config_map": "dagster-instance",
-        "job_image": "wsdata-orchestrator:1",
-        "job_namespace": "default", "service_account_name": "default",
-        "load_incluster_config": False, "kubeconfig_file": str(kube.kubeconfig),
-        "volumes": [{"name": "home", "persistentVolumeClaim": {"claimName": "dagster-home"}}],
-        "volume_mounts": [{"name": "home", "mountPath": str(home)}],
-    }  # fmt: skip
-    text = json.dumps({
-        "run_launcher": {
-            "module": "dagster_k8s", "class": "K8sRunLauncher", "config": launcher,
-        },
-        "telemetry": {"enabled": False},
-    })  # fmt: skip
-    (home / "dagster.yaml").write_text(text)
-    (home / "location.py").write_text(DAGSTER_JOB)
-    kube.apply([
-        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "dagster-home"},
-         "spec": {"accessModes": ["ReadWriteOnce"]}},
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "dagster-instance"},
-         "data": {"dagster.yaml": text}},
-    ])  # fmt: skip
-    return home
-
-
-@pytest.mark.slow
-def test_dagsters_run_launcher_runs_and_terminates(kube, monkeypatch):
-    import dagster as dg
-    from dagster._core.definitions.reconstruct import ReconstructableJob
-    from dagster._core.launcher import WorkerStatus
-
-    home = _dagster_home(kube)
-    monkeypatch.setenv("DAGSTER_HOME", str(home))
-    with dg.DagsterInstance.get() as instance:
-
-        def launch(name):
-            recon = ReconstructableJob.for_file(str(home / "location.py"), name)
-            run = instance.create_run_for_job(
-                recon.get_definition(), job_code_origin=recon.get_python_origin()
-            )
-            return instance.launch_run(run.run_id, None).run_id
-
-        def status_of(run_id):
-            return instance.get_run_by_id(run_id).status
-
-        short = launch("short")
-        kube.wait_for(lambda: instance.get_run_by_id(short).is_finished, "the short run")
-        log = kube.log_of_job(f"dagster-run-{short}")
-        assert status_of(short) == dg.DagsterRunStatus.SUCCESS, log
-        kube.wait_for(lambda: condition(kube, f"dagster-run-{short}"), "the short run's Job")
-        health = instance.run_launcher.check_run_worker_health(instance.get_run_by_id(short))
-        assert health.status == WorkerStatus.SUCCESS
-
-        long = launch("long")
-        kube.wait_for(lambda: status_of(long) == dg.DagsterRunStatus.STARTED, "the long run")
-        assert instance.run_launcher.terminate(long)
-        kube.wait_for(lambda: status_of(long) == dg.DagsterRunStatus.CANCELED, "its end")
-        kube.wait_for(lambda: not kube.pods(f"job-name=dagster-run-{long}"), "its pod's end")
-
-
-PIPES = """
-from dagster_pipes import open_dagster_pipes
-with open_dagster_pipes() as pipes:
-    pipes.log.info("in the pod")
-    pipes.report_asset_materialization(metadata={"frames": 42})
-"""
-
-
-@pytest.mark.slow
-def test_dagsters_pipes_client_runs_a_pod(kube):
-    import dagster as dg
-    from dagster_k8s import PipesK8sClient
-
-    @dg.asset
-    def captions(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        pipes = PipesK8sClient(
-            load_incluster_config=False, kubeconfig_file=str(kube.kubeconfig), poll_interval=0.2
-        )
-        spec = {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
-        return pipes.run(
-            context=context, image="wsdata-gpu:1", command=["python", "-c", PIPES],
-            namespace="default", base_pod_spec={**spec, **ON_GPU},
-        ).get_materialize_result()  # fmt: skip
-
-    result = dg.materialize([captions])
-    (made,) = result.get_asset_materialization_events()
-    assert made.materialization.metadata["frames"].value == 42

@@ -173,25 +173,29 @@ def running_kube(
             path = folder / f"{name}.json"
             path.write_text(json.dumps(value))
             command += [f"--{name}", str(path)]
-    with (folder / "double.log").open("wb") as log:
+    with _running(command, folder / "double.log"):
+        kube = connect(folder, namespace=namespace)
+        kube.request("POST", "/double/add_namespace", {"namespace": namespace})
+        yield kube
+
+
+@contextmanager
+def _running(command: list[str], log: Path) -> Iterator[None]:
+    """Run the double's process; entered once it serves."""
+    with log.open("wb") as file:
         process = subprocess.Popen(  # noqa: S603
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=file, start_new_session=True
         )
+    assert process.stdout is not None
+    try:
+        if not process.stdout.readline():
+            raise RuntimeError(f"the Kubernetes double did not start: {log.read_text()}")
+        yield
+    finally:
+        process.terminate()
         try:
-            assert process.stdout is not None
-            said = process.stdout.readline()
-            if not said:
-                text = (folder / "double.log").read_text()
-                raise RuntimeError(f"the Kubernetes double did not start: {text}")
-            kube = connect(folder, namespace=namespace)
-            kube.request("POST", "/double/add_namespace", {"namespace": namespace})
-            yield kube
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
