@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from wsdata_tests.cluster.kube import running_kube
+from wsdata_tests.cluster.kube.double import running_kube
 from wsdata_tests.cluster.kube.samples import NODES, ON_GPU, condition
 
 

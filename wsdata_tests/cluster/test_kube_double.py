@@ -8,8 +8,8 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config import new_client_from_config
 
-from wsdata_tests.cluster.kube import running_kube
 from wsdata_tests.cluster.kube.apply import HookFailed
+from wsdata_tests.cluster.kube.double import running_kube
 from wsdata_tests.cluster.kube.samples import (
     DISRUPTED,
     NODES,

@@ -20,7 +20,3 @@ What is not, so that no test may claim it:
 - Waits that a cluster stretches over minutes (crash back-off, lost nodes) take less than seconds.
 - Objects live in memory: a new process starts empty.
 """
-
-from wsdata_tests.cluster.kube.double import Kube, connect, running_kube
-
-__all__ = ["Kube", "connect", "running_kube"]
