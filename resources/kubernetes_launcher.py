@@ -10,7 +10,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,6 +27,7 @@ from resources.worker_pods import (
     has_started,
     how_it_ended,
     job_name,
+    waits_for,
     worker_job,
 )
 from resources.workers import TAIL_LINES, WorkerJob, WorkerLost, last_error, step_failure
@@ -41,16 +42,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DRAIN_S = 10.0
-START_GRACE_S = 600.0  # an image may be long in coming; a name that is wrong never comes
 SERVER_GRACE_S = 300.0  # an API server may be restarted under us
 CONFLICT, NOT_FOUND = 409, 404
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KubernetesLauncher:
-    """Starts workers as Jobs of one cluster."""
+    """Starts workers as Jobs of one cluster. `command`: what runs ``stage`` in its images."""
 
     cluster: Kubernetes
+    command: Sequence[str] = ("python", "-m", "wsdata")
 
     def launch(self, context: dg.AssetExecutionContext, pool: "PoolSpec", job: WorkerJob) -> Report:
         """Run a job to its end; see `resources.compute_pool.WorkerLauncher`.
@@ -69,12 +70,16 @@ class KubernetesLauncher:
             context_injector=dg.PipesEnvContextInjector(),
             message_reader=reader,
         ) as session:
+            report_key = f"reports/{job.order.digest}/{secrets.token_hex(8)}.json"
             manifest = worker_job(
                 pool,
                 job,
                 self.cluster,
-                order_key=order_key,
-                report_key=f"reports/{job.order.digest}/{secrets.token_hex(8)}.json",
+                command=[
+                    *(*self.command, "stage", job.stage, job.step, order_key),
+                    *("--store", job.store, "--report", report_key),
+                ],
+                report_key=report_key,
                 environment=session.get_bootstrap_env_vars(),
             )
             watch = _Watch(
@@ -105,6 +110,7 @@ class _Api:
         self.core = kubernetes.client.CoreV1Api(self._client)
         self.namespace = cluster.namespace
         self.poll_s = cluster.poll_s
+        self.start_grace_s = cluster.start_grace_s
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Call, trying again while the server cannot answer; give what it says as plain objects."""
@@ -130,6 +136,19 @@ class _Api:
             self.core.list_namespaced_pod, self.namespace, label_selector=f"job-name={name}"
         )["items"]
 
+    def why_no_pod(self, name: str) -> str:
+        """Why the control plane made no pod for a Job, in its words; empty where it says nothing.
+
+        A service account that is not there, or a quota.
+        """
+        events = self.call(
+            self.core.list_namespaced_event,
+            self.namespace,
+            field_selector=f"involvedObject.name={name}",
+        )["items"]
+        said = [each.get("message", "") for each in events if each.get("reason") == "FailedCreate"]
+        return said[-1] if said else ""
+
     def delete(self, name: str) -> None:
         """Remove a Job with its pods; no error where there is none."""
         _or_none(
@@ -146,10 +165,14 @@ class _Api:
     def tail(self, pod: str) -> str:
         """The last lines that a pod's worker said, without what was meant for Pipes."""
         try:
-            log = self.core.read_namespaced_pod_log(pod, self.namespace, tail_lines=4 * TAIL_LINES)
+            # Asked for raw: the client's own reading of text gives the look of bytes.
+            answer: Any = self.core.read_namespaced_pod_log(
+                pod, self.namespace, tail_lines=4 * TAIL_LINES, _preload_content=False
+            )
         except (ApiException, HTTPError):
             return ""
-        lines = [line for line in str(log).splitlines() if "__dagster_pipes_version" not in line]
+        said = answer.data.decode(errors="replace").splitlines()
+        lines = [line for line in said if "__dagster_pipes_version" not in line]
         return "\n".join(lines[-TAIL_LINES:])
 
 
@@ -163,6 +186,7 @@ class _Watch:
     store: BlobStore
     job: WorkerJob
     followed: dict[str, threading.Thread] = field(default_factory=dict[str, threading.Thread])
+    waiting: set[str] = field(default_factory=set[str])
     report_key: str = ""
 
     @property
@@ -184,14 +208,26 @@ class _Watch:
                 for thread in self.followed.values():
                     thread.join(DRAIN_S)
                 return ended
-            why = next(filter(None, map(cannot_start, pods)), "")
+            why = next(filter(None, map(cannot_start, pods)), "") if pods else "no pod was made"
             stuck_since = (stuck_since or time.monotonic()) if why else None
-            if stuck_since is not None and time.monotonic() - stuck_since > START_GRACE_S:
-                self.api.delete(self.name)
-                raise dg.Failure(
-                    description=f"{self.job}: its pod cannot start: {why}", allow_retries=False
-                )
+            if stuck_since and time.monotonic() - stuck_since > self.api.start_grace_s:
+                raise self._stuck(why if pods else self.api.why_no_pod(self.name) or why)
+            self._tell_waiting(pods)
             time.sleep(self.api.poll_s)
+
+    def _stuck(self, why: str) -> dg.Failure:
+        self.api.delete(self.name)
+        return dg.Failure(
+            description=f"{self.job}: its pod cannot start: {why}", allow_retries=False
+        )
+
+    def _tell_waiting(self, pods: list[dict[str, Any]]) -> None:
+        """Say once why a pod waits for a node: the pool may be too small, or its labels wrong."""
+        for pod in pods:
+            why = waits_for(pod)
+            if why and pod["metadata"]["name"] not in self.waiting:
+                self.waiting.add(pod["metadata"]["name"])
+                self.context.log.info(f"{self.job}: pod {pod['metadata']['name']} waits: {why}")
 
     def _make_or_join(self, manifest: dict[str, Any]) -> None:
         """Make the Job, unless one of the same order is at work or has reported what is there."""
@@ -266,7 +302,7 @@ class _Watch:
     def leave(self) -> None:
         """End the Job where the run was cancelled by a person; else leave it to the next run."""
         with contextlib.suppress(Exception):
-            run = self.context.instance.get_run_by_id(self.context.run_id)
+            run = self.context.instance.get_run_by_id(self.context.run.run_id)
             if run is not None and run.status in (
                 dg.DagsterRunStatus.CANCELING,
                 dg.DagsterRunStatus.CANCELED,

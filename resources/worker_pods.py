@@ -63,7 +63,7 @@ def worker_job(
     job: WorkerJob,
     cluster: Kubernetes,
     *,
-    order_key: str,
+    command: Sequence[str],
     report_key: str,
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -71,6 +71,14 @@ def worker_job(
 
     The control plane itself makes a preempted pod again; every other end is told to the
     launcher, which knows the order.
+
+    Args:
+        pool: Where it runs.
+        job: What is worked.
+        cluster: Names of images.
+        command: What the container runs.
+        report_key: Where it puts its report.
+        environment: Of Dagster Pipes.
     """
     labels = {
         "app.kubernetes.io/name": "wsdata-worker",
@@ -105,7 +113,7 @@ def worker_job(
                         "prometheus.io/port": str(METRICS_PORT),
                     },
                 },
-                "spec": _pod_spec(pool, job, cluster, order_key, report_key, environment),
+                "spec": _pod_spec(pool, job, cluster, command, environment),
             },
         },
     }
@@ -115,8 +123,7 @@ def _pod_spec(
     pool: PoolSpec,
     job: WorkerJob,
     cluster: Kubernetes,
-    order_key: str,
-    report_key: str,
+    command: Sequence[str],
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
     image = f"{pool.image}:{cluster.image_tag}"
@@ -143,10 +150,7 @@ def _pod_spec(
         "name": CONTAINER,
         "image": f"{cluster.image_registry}/{image}" if cluster.image_registry else image,
         "imagePullPolicy": cluster.image_pull_policy,
-        "command": [
-            *("python", "-m", "wsdata", "stage", job.stage, job.step, order_key),
-            *("--store", job.store, "--report", report_key),
-        ],
+        "command": list(command),
         "env": [{"name": name, "value": value} for name, value in sorted(stated.items())],
         "envFrom": [{"secretRef": {"name": name}} for name in pool.env_secrets],
         "resources": resources,
@@ -263,4 +267,12 @@ def cannot_start(pod: Mapping[str, Any]) -> str:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in CANNOT_START:
             return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
+    return ""
+
+
+def waits_for(pod: Mapping[str, Any]) -> str:
+    """Why no node has a pod yet, in the scheduler's words; empty where one has."""
+    for condition in pod.get("status", {}).get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return condition.get("message", condition.get("reason", ""))
     return ""

@@ -41,6 +41,7 @@ class Kubernetes:
         runs_at_once: Runs that one pass of the main job keeps in flight.
         steps_at_once: Steps of one run at once; one works them in the run's own process.
         poll_s: Seconds between two looks at a Job.
+        start_grace_s: Seconds that a pod may fail to start (an image may be long in coming).
     """
 
     namespace: str = "default"
@@ -53,6 +54,7 @@ class Kubernetes:
     runs_at_once: int = 64
     steps_at_once: int = 1
     poll_s: float = 5.0
+    start_grace_s: float = 600.0
 
     def __post_init__(self) -> None:
         if min(self.runs_at_once, self.steps_at_once) < 1 or self.poll_s <= 0:

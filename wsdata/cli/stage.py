@@ -77,6 +77,7 @@ def _pipes():  # noqa: ANN202
     with dagster_pipes.open_dagster_pipes() as pipes:
         root = logging.getLogger()
         root.setLevel(logging.INFO)
+        logging.getLogger("botocore").setLevel(logging.WARNING)  # tells where it found a key
         for handler in pipes.log.handlers:
             root.addHandler(handler)
         yield pipes

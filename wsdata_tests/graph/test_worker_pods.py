@@ -29,7 +29,7 @@ def make_job(partition: str = "crawl.web.20261101.001", step: str = "decode") ->
 def manifest(pool: str = "nvdec", **changes) -> dict:
     return worker_job(
         replace(POOLS[pool], **changes), make_job(), CLUSTER,
-        order_key="orders/ab.json", report_key="reports/cd/ef.json",
+        command=["python", "-m", "wsdata"], report_key="reports/cd/ef.json",
         environment={"DAGSTER_PIPES_CONTEXT": "x"},
     )  # fmt: skip
 
