@@ -103,10 +103,10 @@ def contract_kept(
     description="No folder with a marker is refused. A partitioned check shows the last folder "
     "looked at; this shows the worst.",
 )
-def none_refused(deployment: DeploymentResource) -> dg.AssetCheckResult:
+def none_refused(deployment: DeploymentResource, catalog: CatalogResource) -> dg.AssetCheckResult:
     """Check every folder that waits in the landing zone."""
-    zone = open_landing(deployment.open().landing)
-    refused = [name for name, _ in ready_drops(zone) if check_drop(zone, name)]
+    waiting = _waiting(deployment, catalog)
+    refused = [name for name, faults in waiting.items() if faults]
     return result([f"{name} is refused" for name in refused], is_blocking=True)
 
 
@@ -117,11 +117,15 @@ def none_refused(deployment: DeploymentResource) -> dg.AssetCheckResult:
 )
 def none_waiting(deployment: DeploymentResource, catalog: CatalogResource) -> dg.AssetCheckResult:
     """Check that no good drop waits to be landed."""
+    waiting = [name for name, faults in _waiting(deployment, catalog).items() if not faults]
+    return result([f"{name} has not been landed" for name in waiting], is_blocking=False)
+
+
+def _waiting(deployment: DeploymentResource, catalog: CatalogResource) -> dict[str, list[str]]:
+    """Faults of each ready folder that has not been landed; what was landed had none."""
     zone = open_landing(deployment.open().landing)
     landed = {ref.partition for ref in catalog.open().live("raw_assets")}
-    ready = (name for name, _ in ready_drops(zone) if name not in landed)
-    waiting = [name for name in ready if not check_drop(zone, name)]
-    return result([f"{name} has not been landed" for name in waiting], is_blocking=False)
+    return {name: check_drop(zone, name) for name, _ in ready_drops(zone, known=landed)}
 
 
 checks: list[dg.AssetChecksDefinition] = [

@@ -175,7 +175,7 @@ class MainJob:
             wanted: Keys of single drops; none for all that landed or are ready to.
         """
         known = {ref.partition for ref in self.bench.ledger.live("raw_assets")}
-        ready = {name for name, _ in ready_drops(landing)}
+        ready = {name for name, _ in ready_drops(landing, known=known)}
         for name in sorted(set(wanted) - known - ready):
             self.summary.refused[name] = [f"no ready folder {name} in {landing.address}"]
         names = sorted((known | ready) & set(wanted) if wanted else known | ready)

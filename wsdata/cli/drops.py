@@ -62,8 +62,8 @@ def list_drops(args: argparse.Namespace) -> Answer:
     """``drop list``."""
     opened = open_deployment(args)
     zone = open_landing(opened.deployment.landing)
-    ready = {name for name, _ in ready_drops(zone)}
     landed = {ref.partition: ref.num_rows for ref in opened.ledger.live("raw_assets")}
+    ready = {name for name, _ in ready_drops(zone, known=landed)}
     clips = {ref.partition: ref.num_rows for ref in opened.ledger.live("clips")}
     rows = []
     for name in sorted(ready | set(landed)):

@@ -8,7 +8,7 @@ import errno
 import hashlib
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from heapq import nsmallest
 from os import scandir
 from pathlib import Path
@@ -221,21 +221,26 @@ def open_landing(address: str | Path) -> LandingZone:
 
 
 def ready_drops(
-    zone: LandingZone, *, after: str = "", limit: int | None = None
+    zone: LandingZone,
+    *,
+    known: Collection[str] = (),
+    after: str = "",
+    limit: int | None = None,
 ) -> Iterator[tuple[str, str]]:
     """Yield (name, stamp of its marker) of folders with a marker, in order, page by page.
 
     Args:
         zone: The landing zone.
+        known: Names that are left out, and not looked at: those landed, say.
         after: Only names after this one.
-        limit: At most this many folders are looked at, with a marker or without.
+        limit: At most this many folders are listed, known or not, with a marker or without.
     """
     left = limit
     while left is None or left > 0:
         asked = PAGE_FOLDERS if left is None else min(PAGE_FOLDERS, left)
         names = zone.folders(after=after, limit=asked)
         for name in names:
-            if (stamp := zone.marker(name)) is not None:
+            if name not in known and (stamp := zone.marker(name)) is not None:
                 yield name, stamp
         if len(names) < asked:
             return

@@ -277,7 +277,7 @@ def test_cursors_of_earlier_formats_begin_anew_or_are_understood(site):
 def test_the_checks_of_deliveries_name_what_is_wrong(site):
     landing, resources, _ = site
     make_drop_folder(landing, BROKEN)
-    refused = none_refused(deployment=resources["deployment"])
+    refused = none_refused(deployment=resources["deployment"], catalog=resources["catalog"])
     assert not refused.passed
     assert BROKEN in refused.description
     waiting = none_waiting(deployment=resources["deployment"], catalog=resources["catalog"])

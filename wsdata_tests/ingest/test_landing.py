@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from wsdata import s3_client
+from wsdata.cli.main import run_command
 from wsdata.errors import DropRefused, ObjectMissing, StoreDenied
 from wsdata.ids import raw_key
 from wsdata.ingest import land
@@ -293,3 +294,17 @@ def test_a_key_that_no_folder_could_have_is_refused(as_owner):
     faults = "\n".join(check_drop(zone, KEY))
     assert faults.count("empty or relative part") == 2
     assert "sub/" not in faults, "a placeholder that consoles make is no file"
+
+
+def test_drops_are_made_and_listed_by_command(address, media, tmp_path, capsys):
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "deployment.toml").write_text(f'landing = "{address}"\n')
+    made = ["drop", "make", str(media), "--license", "CC0-1.0", "--source", "acme"]
+    assert run_command([*made, "--home", str(home), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["folder"] == open_landing(address).place(told["drop"])
+    deliver(open_landing(address), "licensed.bad.20261101.001", {"_READY": b""})
+    assert run_command(["drop", "list", "--home", str(home), "--json"]) == 0
+    states = {row["drop"]: row["state"] for row in json.loads(capsys.readouterr().out)}
+    assert states == {told["drop"]: "ready", "licensed.bad.20261101.001": "refused"}
