@@ -98,7 +98,11 @@ RENDERS: dict[str, tuple[Any, ...]] = {
             "priorityClasses": {"create": True},
             "conductor": {"enabled": True, "args": ["--json"]},
             "toolbox": {"enabled": True},
-            "metrics": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}},
+            "metrics": {
+                "serviceMonitor": {"enabled": True},
+                "podMonitor": {"enabled": True},
+                "prometheusRule": {"enabled": True},
+            },
             "vllm": {
                 "enabled": True,
                 "model": {"volume": {"persistentVolumeClaim": {"claimName": "models"}}},

@@ -20,6 +20,7 @@ from wsdata_tests.deploy.chart import (
     pods,
     render,
 )
+from wsdata_tests.deploy.launched import assert_confined, run_job
 
 EVERY_RENDER = pytest.mark.parametrize("name", RENDERS)
 CATALOG, DATABASE = "wsdata-catalog-secret", "wsdata-postgresql-secret"
@@ -53,19 +54,9 @@ def worker(name: str, pool: str) -> PodTemplate:
 @EVERY_RENDER
 def test_every_pod_is_confined(name):
     for pod in pods(render(name)).values():
-        whole, own = pod.spec["securityContext"], pod.container["securityContext"]
-        assert (whole["runAsNonRoot"], whole["runAsUser"]) == (True, 10001), pod.owner
-        assert whole["seccompProfile"] == {"type": "RuntimeDefault"}, pod.owner
-        assert own["readOnlyRootFilesystem"] is True, pod.owner
-        assert own["allowPrivilegeEscalation"] is False, pod.owner
-        assert own["capabilities"] == {"drop": ["ALL"]}, pod.owner
-        assert pod.container["resources"]["requests"], pod.owner
-        assert pod.container["resources"]["limits"]["memory"], pod.owner
-        mounts = {mount["mountPath"]: mount["name"] for mount in pod.container["volumeMounts"]}
-        scratch_name = mounts["/tmp"]  # noqa: S108 - a pod's
-        (scratch,) = [each for each in pod.spec["volumes"] if each["name"] == scratch_name]
-        assert "emptyDir" in scratch, pod.owner
-        assert not any("hostPath" in volume for volume in pod.spec["volumes"]), pod.owner
+        assert_confined(pod)
+    for pool in POOLS:
+        assert_confined(worker(name, pool))
 
 
 @EVERY_RENDER
@@ -231,11 +222,16 @@ def test_every_pod_of_the_chart_is_under_a_policy(name):
             assert any(port == 5432 for _, _, port in egress)
 
 
-def test_run_pods_reach_what_dagster_does():
-    labels = {"app.kubernetes.io/name": "dagster", "wsdata/identity": "pipeline"}
-    egress = allowed(render("plain"), labels, "egress")
+def test_run_pods_reach_what_dagster_does_and_are_reached_by_it_alone(tmp_path, monkeypatch):
+    (pod,) = pods((run_job("plain", tmp_path, monkeypatch),)).values()
+    assert pod.spec["serviceAccountName"] == "wsdata-pipeline"
+    assert pod.secrets() == {CATALOG, DATABASE, "wsdata-pipeline-s3"}
+    egress = allowed(render("plain"), pod.labels, "egress")
+    ingress = allowed(render("plain"), pod.labels, "ingress")
     assert egress is not None
+    assert ingress is not None
     assert {port for _, _, port in egress} >= {53, 443, 5432, 6443}
+    assert "*" not in {peer for peer, _, _ in ingress}
 
 
 @pytest.mark.parametrize("name", ["plain", "production"])

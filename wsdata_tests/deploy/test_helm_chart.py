@@ -2,20 +2,17 @@
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
-from unittest import mock
 
-import kubernetes
 import kubernetes_validate
 import pytest
 import yaml
 from dagster._config import process_config, resolve_to_config_type
-from dagster._core.instance.ref import InstanceRef
-from dagster._core.storage.dagster_run import DagsterRun
 from dagster._serdes.config_class import class_from_code_pointer
 from dagster_k8s.container_context import K8sContainerContext
-from dagster_k8s.job import construct_dagster_k8s_job
 from sqlalchemy.engine import make_url
 
 from resources.compute_pool import POOLS, pools_from, pools_to_json
@@ -38,10 +35,11 @@ from wsdata_tests.deploy.chart import (
     selects,
     template,
 )
+from wsdata_tests.deploy.launched import assert_confined, instance_of, run_job, write
 
 KUBERNETES = "1.34"
 # Kinds of operators, whose schemas come with the operators.
-FOREIGN = {"ServiceMonitor", "PodMonitor", "ScaledObject"}
+FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"}
 EVERY_RENDER = pytest.mark.parametrize("name", RENDERS)
 
 
@@ -138,12 +136,6 @@ def test_a_pools_values_reach_the_code():
     assert pool.extra_env == {"AWS_REGION": "eu-central-1"}
 
 
-def write(folder: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return folder
-
-
 @EVERY_RENDER
 def test_the_deployment_is_read_by_the_code(name, tmp_path):
     files = files_of(name, "deployment")
@@ -178,12 +170,6 @@ def test_addresses_recipe_and_eval_list_come_through(tmp_path):
     assert cluster.webserver_url == "http://wsdata-webserver:3000/dagster"
 
 
-def instance_of(name: str, folder: Path, monkeypatch) -> InstanceRef:
-    monkeypatch.setenv("DAGSTER_PG_PASSWORD", "secret")
-    write(folder, {"dagster.yaml": files_of(name, "instance")["dagster.yaml"]})
-    return InstanceRef.from_dir(str(folder))
-
-
 @EVERY_RENDER
 def test_dagster_accepts_its_settings(name, tmp_path, monkeypatch):
     ref = instance_of(name, tmp_path, monkeypatch)
@@ -213,32 +199,12 @@ def test_dagster_accepts_its_settings(name, tmp_path, monkeypatch):
     assert database["password"] == {"env": "DAGSTER_PG_PASSWORD"}
 
 
-def run_job(name: str, folder: Path, monkeypatch) -> dict:
-    """The Job of a run, as the rendered launcher would make it."""
-    ref = instance_of(name, folder, monkeypatch)
-    with (
-        mock.patch("kubernetes.config.load_incluster_config"),
-        mock.patch("kubernetes.config.load_kube_config"),
-    ):
-        launcher = ref.run_launcher_data.rehydrate(as_type=object)
-    context = K8sContainerContext.create_for_run(
-        DagsterRun(job_name="j"), launcher, include_run_tags=True
-    )
-    job = construct_dagster_k8s_job(
-        job_config=context.get_k8s_job_config("site/wsdata-orchestrator:1", launcher),
-        args=["dagster", "api", "execute_run"],
-        job_name="dagster-run-x",
-        component="run_worker",
-        user_defined_k8s_config=context.run_k8s_config,
-    )
-    return kubernetes.client.ApiClient().sanitize_for_serialization(job)
-
-
 @EVERY_RENDER
 def test_run_pods_are_valid_and_find_what_they_mount(name, tmp_path, monkeypatch):
     job = run_job(name, tmp_path, monkeypatch)
     assert problems_of(job) == []
     (pod,) = pods((job,)).values()
+    assert_confined(pod)
     made = of_kind(render(name), "ConfigMap")
     mounted = {mount["name"] for mount in pod.container["volumeMounts"]}
     assert mounted == {volume["name"] for volume in pod.spec["volumes"]}
@@ -363,6 +329,26 @@ def test_the_dashboard_is_mounted_as_it_is():
         assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
+def test_the_suggested_alerts_are_rendered_as_they_are():
+    (rule,) = of_kind(render("all_on"), "PrometheusRule").values()
+    shipped = yaml.safe_load((CHART / "rules" / "wsdata.rules.yaml").read_text())
+    assert rule["spec"] == shipped
+
+
+def test_sizes_that_capacity_gives_are_values():
+    said = subprocess.run(
+        [sys.executable, "-m", "wsdata", "capacity", "--weeks", "4", "--helm-values"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    sizes = yaml.safe_load(said.stdout)
+    done = template(SITE, sizes)
+    assert done.returncode == 0, done.stderr
+    files = of_kind(parse(done.stdout), "ConfigMap")["wsdata-deployment"]["data"]
+    pools = pools_from(json.loads(files["pools.json"]))
+    for name, stated in sizes["pools"].items():
+        assert pools[name].concurrency_limit == stated["concurrencyLimit"]
+
+
 def test_the_deployment_is_prepared_after_install_and_upgrade():
     job = of_kind(render("plain"), "Job")["wsdata-prepare"]
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade"
@@ -379,6 +365,13 @@ def test_priority_classes_that_are_named_are_made(name):
     values = json.loads(files_of(name, "deployment")["pools.json"]).values()
     named |= {pool["priorityClassName"] for pool in values}
     assert named - {None, ""} <= made
+
+
+def test_the_notes_are_written():
+    done = helm("install", RELEASE, str(CHART), "--dry-run=client", values=RENDERS["all_on"])
+    assert done.returncode == 0, done.stderr
+    assert 'captions.endpoint = "http://wsdata-vllm:8000/v1"' in done.stdout
+    assert "wsdata-catalog-secret  password" in done.stdout
 
 
 def test_every_value_group_is_explained():
