@@ -7,7 +7,7 @@ rows belongs to `objects`.
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -75,7 +75,7 @@ class Ledger:
     def live(
         self,
         table: str,
-        partition: str | None = None,
+        partition: str | Collection[str] | None = None,
         *,
         version: str | None = None,
         as_of: int | None = None,
@@ -84,13 +84,15 @@ class Ledger:
 
         Args:
             table: Name of the table.
-            partition: One partition, or all.
+            partition: One partition, or a few; all without it.
             version: One version. Without it, of each partition the one committed last.
             as_of: A commit, for the state after it. Without it, the present.
         """
         query = _live(as_of).where(OBJECTS.c.name == table)
-        if partition is not None:
+        if isinstance(partition, str):
             query = query.where(OBJECTS.c.partition == partition)
+        elif partition is not None:
+            query = query.where(OBJECTS.c.partition.in_(partition))
         if version is not None:
             query = query.where(OBJECTS.c.version == version)
         newest = {row.partition: row for row in self.ask(query)}

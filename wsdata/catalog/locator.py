@@ -32,7 +32,7 @@ from wsdata.errors import CatalogError, IntegrityError, ObjectMissing
 from wsdata.ids import ASSET_PREFIX_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from wsdata.catalog.ledger import Ledger
     from wsdata.records import ObjectRef
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _ASSET_PREFIX = re.compile("[0-9a-f]{8,64}")
 _READERS = 16
+_MANY = 1000  # partitions, above which all are asked for
 
 
 def drops_of_asset(
@@ -62,7 +63,7 @@ def drops_of_asset(
         raise CatalogError(f"asset {asset_prefix!r}: give at least 8 hex digits, and at most 64")
     extend_locator(ledger, store)
     partitions = _partitions_to_ask(ledger, store, asset_prefix, as_of)
-    refs = _live_in(ledger, sorted(partitions), as_of)
+    refs = _live(ledger, TABLE, partitions, as_of)
     frames = read_rows(store, [(ref, starts_with("asset_id", asset_prefix)) for ref in refs])
     found = {ref.partition: set(rows["asset_id"]) for ref, rows in zip(refs, frames, strict=True)}
     num_assets = len(set().union(*found.values()))
@@ -127,18 +128,14 @@ def live_rows_of_subject(
     store: BlobStore,
     table: str,
     prefix: str,
-    partitions: Sequence[str] | None = None,
+    partitions: Collection[str] | None = None,
 ) -> dict[str, pl.DataFrame]:
     """Rows that are about one subject in the present live objects of a table.
 
     As `rows_of_subject`, but of each partition only the version committed last, and by partition,
     sorted. Without `partitions`, of all that have a live object.
     """
-    if partitions is not None and len(partitions) <= _READERS:
-        refs = [ref for each in partitions for ref in ledger.live(table, each)]
-    else:
-        refs = ledger.live(table)
-        refs = [ref for ref in refs if partitions is None or ref.partition in set(partitions)]
+    refs = _live(ledger, table, partitions, None)
     frames = read_rows(store, [(ref, _about(table, prefix)) for ref in refs])
     return {ref.partition: rows for ref, rows in zip(refs, frames, strict=True)}
 
@@ -212,8 +209,9 @@ def _partitions_of(ledger: Ledger, hits: set[tuple[int, int]], as_of: int | None
     return {row.partition for row in ledger.ask(query)}
 
 
-def _live_in(ledger: Ledger, partitions: list[str], as_of: int | None) -> list[ObjectRef]:
-    if len(partitions) > _READERS:  # one long answer is cheaper than many short ones
-        wanted = set(partitions)
-        return [ref for ref in ledger.live(TABLE, as_of=as_of) if ref.partition in wanted]
-    return [ref for drop in partitions for ref in ledger.live(TABLE, drop, as_of=as_of)]
+def _live(
+    ledger: Ledger, table: str, partitions: Collection[str] | None, as_of: int | None
+) -> list[ObjectRef]:
+    if partitions is None or len(partitions) <= _MANY:
+        return ledger.live(table, partitions, as_of=as_of)
+    return [ref for ref in ledger.live(table, as_of=as_of) if ref.partition in partitions]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WHOLE_ROWS = 10_000  # up to here reading all and checking the digest costs no more
+WHOLE_ROWS = tables.MIN_GROUP_ROWS  # up to here there is nothing to leave out
 
 
 def read_object(store: BlobStore, ref: ObjectRef) -> pl.DataFrame:

@@ -43,7 +43,7 @@ def _behind(
     asset_prefix: str,
     names: tuple[str, ...] = _OF_CLIPS,
 ) -> _Behind:
-    def live(table: str, partitions: list[str] | None = None) -> dict[str, pl.DataFrame]:
+    def live(table: str, partitions: set[str] | None = None) -> dict[str, pl.DataFrame]:
         return live_rows_of_subject(ledger, store, table, asset_prefix, partitions)
 
     manifests, assigned = live("manifests"), live("shard_assignments")
@@ -61,12 +61,12 @@ def _behind(
 
 def _groups_placing(
     manifests: dict[str, pl.DataFrame], assigned: dict[str, pl.DataFrame]
-) -> list[str] | None:
+) -> set[str] | None:
     """Shard groups that the samples of an asset were assigned to; None where some are unknown."""
     known = {sample for rows in assigned.values() for sample in rows["sample_id"]}
     if not known.issuperset(sample for rows in manifests.values() for sample in rows["sample_id"]):
         return None
-    return sorted({group for rows in assigned.values() for group in rows["shard_group"]})
+    return {group for rows in assigned.values() for group in rows["shard_group"]}
 
 
 def lineage_clip(ledger: Ledger, store: BlobStore, clip_id: str) -> dict[str, Any]:

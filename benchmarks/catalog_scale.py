@@ -1,0 +1,398 @@
+"""The catalog at scale: lineage of a clip whose drop is unknown, the ledger's queries, writers.
+
+Beside ours: the same question through Delta tables over the same objects, reading every drop's
+raw assets as a catalog without a locator does, and the locator as rows in SQL.
+"""
+
+import argparse
+import json
+import shutil
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from wsdata import tables
+from wsdata.catalog.coverage import extend_locator, segments
+from wsdata.catalog.ledger import Ledger
+from wsdata.catalog.locator import drops_of_asset
+from wsdata.catalog.objects import read_object
+from wsdata.catalog.transfer import export_catalog, import_catalog, verify_catalog
+from wsdata.digest import sha256_bytes
+from wsdata.ids import make_shard_group
+from wsdata.observability import mirror
+from wsdata.observability.lineage import lineage_clip
+from wsdata.orders import StepRun
+from wsdata.records import Fact, ObjectRef, Order, Report, table_key
+from wsdata.store import FolderStore
+from wsdata_tests.catalog.ledger_writers import Writers, assert_all_landed
+from wsdata_tests.cluster.postgres_server import running_postgres
+
+CLIPS_PER_ASSET = 4
+FILTERS = tables.FILTERS[:6]
+CAPTIONED = 0.3
+VERSIONS = ("v1", "v2", "v3")
+LISTED = 0.3  # of all clips, in each version
+SAMPLES_PER_GROUP = 20_000
+
+
+def timed(action: Callable[[], Any], repeats: int = 1) -> float:
+    """Median wall time in milliseconds."""
+    taken: list[float] = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        action()
+        taken.append((time.perf_counter() - begun) * 1e3)
+    return statistics.median(taken)
+
+
+# a synthetic catalog, through the code that steps use ---------------------------------------------
+
+
+def commit(
+    ledger: Ledger, store: FolderStore, partition: str, frames: dict[str, pl.DataFrame]
+) -> None:
+    """Put rows and make them live, as a step and its asset do."""
+    order = Order(
+        stage="bench", step=min(frames), partition=partition, code_version="1",
+        params={}, inputs={}, tables=tuple(frames),
+    )  # fmt: skip
+    objects: dict[str, ObjectRef] = {}
+    for table, frame in frames.items():
+        missing = set(tables.TABLES[table].columns) - set(frame.columns)
+        full = frame.with_columns(pl.lit(None).alias(name) for name in missing)
+        data = tables.to_parquet(tables.conform(table, full))
+        sha256 = sha256_bytes(data)
+        store.put(table_key(sha256), data)
+        objects[table] = ObjectRef(
+            table=table, partition=partition, version="1", version_digest="d", sha256=sha256,
+            num_rows=frame.height,
+        )  # fmt: skip
+    ledger.commit(order, Report(order_digest=order.digest, version_digest="d", objects=objects))
+
+
+def drop_rows(drop: str, number: int, num_clips: int) -> dict[str, pl.DataFrame]:
+    """Rows of one drop: raw assets, provenance, clips, scores of six filters, captions."""
+    random = np.random.default_rng(number)
+    num_assets = max(1, num_clips // CLIPS_PER_ASSET)
+    digits = random.bytes(32 * num_assets).hex()
+    assets = pl.DataFrame(
+        {"asset_id": [digits[at : at + 64] for at in range(0, len(digits), 64)]}
+    ).with_columns(in_vault=pl.lit(False), num_files=1, suffix=pl.lit(".mp4"))  # noqa: FBT003
+    provenance = assets.select(
+        "asset_id", drop=pl.lit(drop), source=pl.lit("acme"), license_id=pl.lit("acme-1"),
+        path=pl.col("asset_id").str.slice(0, 12) + ".mp4",
+    )  # fmt: skip
+    shots = pl.DataFrame({"window_index": range(CLIPS_PER_ASSET)})
+    clips = assets.select("asset_id").join(shots, how="cross").head(num_clips)
+    clips = clips.with_columns(
+        clip_id=pl.format(
+            "{}-0-00000{}000-00000{}500", pl.col("asset_id").str.slice(0, 24), "window_index",
+            "window_index",
+        ),
+        drop=pl.lit(drop), start_s=pl.col("window_index") * 1.0, media_kind=pl.lit("video"),
+    )  # fmt: skip
+    ids = clips.select("clip_id", "asset_id")
+    frames = {"raw_assets": assets, "provenance": provenance, "clips": clips}
+    for name in FILTERS:
+        frames[f"{name}_scores"] = ids.with_columns(
+            pl.Series("score", random.random(ids.height)), source=pl.lit("acme"),
+            filter=pl.lit(name), score_name=pl.lit("value"), model_version=pl.lit(f"{name}-1"),
+            status=pl.lit("ok"),
+        )  # fmt: skip
+    frames["captions"] = ids.head(int(ids.height * CAPTIONED)).select(
+        "clip_id", captioner_version=pl.lit("c-1"), variant=pl.lit("dense"), status=pl.lit("ok"),
+        text=pl.format("A clip of {} in which little happens and a lot is seen", "asset_id"),
+    )  # fmt: skip
+    return frames
+
+
+def version_rows(version: str, clips: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Manifest and shard groups of a dataset version."""
+    samples = clips.with_columns(
+        sample_id=pl.col("clip_id") + ".256p.000000.0033.plain", stream=pl.lit("video"),
+        tier=pl.lit("T1"), bucket=pl.lit("256p/256x144/33"), rung=pl.lit("256p"), weight=1.0,
+        num_tokens=1296,
+    )  # fmt: skip
+    num_groups = -(-samples.height // SAMPLES_PER_GROUP)
+    names = pl.Series([make_shard_group(version, number) for number in range(num_groups)])
+    group = samples["sample_id"].hash(seed=1) % num_groups
+    assigned = samples.select("sample_id").with_columns(shard_group=names.gather(group))
+    return {"manifests": samples, "shard_assignments": assigned}
+
+
+def commit_placements(
+    ledger: Ledger, store: FolderStore, samples: pl.DataFrame, assigned: pl.DataFrame
+) -> None:
+    """Place every sample in the shard group it was assigned to."""
+    placed = samples.select("sample_id", "clip_id", "bucket").with_columns(
+        shard=pl.lit("s"), row=1, tokenizer_version=pl.lit("t-1")
+    )
+    for key, rows in placed.join(assigned, on="sample_id").group_by("shard_group"):
+        commit(ledger, store, str(key[0]), {"placements": rows.drop("shard_group")})
+
+
+def fill(home: Path, num_clips: int, num_drops: int) -> tuple[Ledger, FolderStore, list[str]]:
+    """Make the catalog; return ten clips that are everywhere: scored, captioned, listed."""
+    ledger, store = Ledger(str(home / "catalog.db")), FolderStore(home / "store")
+    listed: list[pl.DataFrame] = []
+    for number in range(num_drops):
+        drop = f"licensed.acme.20261101.{number:04d}"
+        frames = drop_rows(drop, number, num_clips // num_drops)
+        commit(ledger, store, drop, frames)
+        share = int(frames["clips"].height * LISTED)
+        listed.append(frames["clips"].head(share).select("clip_id", "asset_id"))
+    for version in VERSIONS:
+        frames = version_rows(version, pl.concat(listed))
+        commit(ledger, store, version, frames)
+        if version == VERSIONS[0]:  # later versions list the same shards
+            commit_placements(ledger, store, frames["manifests"], frames["shard_assignments"])
+    every = max(1, len(listed) // 10)
+    return ledger, store, [rows["clip_id"][0] for rows in listed[::every]][:10]
+
+
+# lineage -----------------------------------------------------------------------------------------
+
+
+def lineage(ledger: Ledger, store: FolderStore, clips: list[str]) -> dict[str, Any]:
+    """Time one lineage call with the drop unknown, cold and warm, and what it is made of."""
+    cover_ms = timed(lambda: extend_locator(ledger, store, is_forced=True))
+    store_bytes = {
+        prefix: sum(size for _, size in store.list(prefix)) for prefix in ("tables/", "locator/")
+    }
+    opened = Ledger(ledger.url)
+    told = lineage_clip(opened, store, clips[0])
+    assert len(told["scores"]) == len(FILTERS)
+    assert len(told["manifests"]) == len(VERSIONS)
+    assert len(told["placements"]) == len(told["captions"]) == 1
+    _drop_page_cache(store)
+    cold = [timed(lambda clip=clip: lineage_clip(opened, store, clip)) for clip in clips[1:6]]
+    warm = [timed(lambda clip=clip: lineage_clip(opened, store, clip), 5) for clip in clips]
+    locate = [
+        timed(lambda clip=clip: drops_of_asset(opened, store, clip[:24]), 5) for clip in clips
+    ]
+    rows = sum(segment.num_rows for segment in segments(ledger).values())
+    return {
+        "cover_all_s": cover_ms / 1e3,
+        "tables_bytes": store_bytes["tables/"],
+        "locator_bytes": store_bytes["locator/"],
+        "locator_bytes_per_asset": store_bytes["locator/"] / rows,
+        "locator_segments": len(segments(ledger)),
+        "cold_ms_max": max(cold),
+        "warm_ms_median": statistics.median(warm),
+        "warm_ms_max": max(warm),
+        "locate_ms_median": statistics.median(locate),
+    }
+
+
+def _drop_page_cache(store: FolderStore) -> None:
+    """Have the kernel forget the store's pages, as after a restart."""
+    import os
+
+    for path in store.root.rglob("*.parquet"):
+        handle = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(handle)
+
+
+def peers(ledger: Ledger, store: FolderStore, clip: str, home: Path) -> dict[str, Any]:
+    """The same question without a locator, and through Delta tables over the same objects."""
+    names = ("clips", "provenance", "captions", *(f"{name}_scores" for name in FILTERS))
+    names = (*names, "manifests", "placements")
+    refs = {name: ledger.live(name) for name in names}
+    order = Order(
+        stage="bench", step="mirror", partition="-", code_version="1", params={}, inputs=refs
+    )
+    mirror.run(StepRun(order, store))
+
+    def delta() -> None:
+        frames = [pl.scan_delta(str(store.root / "mirror" / name)) for name in names]
+        wanted = [
+            frame.filter(
+                pl.col("asset_id").str.starts_with(clip[:24])
+                if name == "provenance"
+                else pl.col("clip_id") == clip
+            )
+            for name, frame in zip(names, frames, strict=True)
+        ]
+        assert all(rows.height for rows in pl.collect_all(wanted))
+
+    def read_all() -> None:
+        hits = [
+            ref.partition
+            for ref in ledger.live("raw_assets")
+            if read_object(store, ref)["asset_id"].str.starts_with(clip[:24]).any()
+        ]
+        assert len(hits) == 1
+
+    return {
+        "delta_ms": timed(delta, 2),
+        "read_every_drop_ms": timed(read_all),
+        **_sql_locator(ledger, store, home, clip),
+    }
+
+
+def _sql_locator(ledger: Ledger, store: FolderStore, home: Path, clip: str) -> dict[str, Any]:
+    path = home / "locator.db"
+    base = sqlite3.connect(path, isolation_level=None)
+    base.execute("CREATE TABLE locator (prefix INTEGER, drop_number INTEGER)")
+    base.execute("BEGIN")
+    begun = time.perf_counter()
+    num_rows = 0
+    for number, ref in enumerate(ledger.live("raw_assets")):
+        ids = read_object(store, ref)["asset_id"]
+        num_rows += len(ids)
+        rows = [(int(each[:15], 16), number) for each in ids]
+        base.executemany("INSERT INTO locator VALUES (?, ?)", rows)
+    base.execute("CREATE INDEX locator_by_prefix ON locator (prefix)")
+    base.execute("COMMIT")
+    fill_s = time.perf_counter() - begun
+    query = "SELECT drop_number FROM locator WHERE prefix = ?"
+    found_ms = timed(lambda: base.execute(query, (int(clip[:15], 16),)).fetchall(), 20)
+    base.close()
+    return {
+        "sql_locator_fill_s": fill_s,
+        "sql_locator_bytes_per_asset": path.stat().st_size / num_rows,
+        "sql_locator_ms": found_ms,
+    }
+
+
+# the ledger --------------------------------------------------------------------------------------
+
+
+def ledger_queries(ledger: Ledger, names: list[str], num_drops: int) -> dict[str, float]:
+    """Time what steps and commands ask of a ledger of many drops, in milliseconds."""
+    middle, seq, name = f"licensed.acme.20261101.{num_drops // 2:05d}", num_drops // 2, names[3]
+    asked: dict[str, Callable[[], Any]] = {
+        "open_again": lambda: type(ledger.database)(ledger.database.engine.url).check(9.0),
+        "live_of_one_drop": lambda: ledger.live(name, middle),
+        "live_of_all_drops": lambda: ledger.live(name),
+        "live_of_all_drops_as_of": lambda: ledger.live(name, as_of=seq),
+        "newest": lambda: ledger.newest(name),
+        "objects_of_one_drop": lambda: ledger.objects_of([middle]),
+        "present_quarantine": lambda: ledger.present("quarantine"),
+        "present_release": lambda: ledger.present("release"),
+        "order_digest_of": lambda: ledger.order_digest_of(name, middle, "1"),
+        "all_objects": ledger.all_objects,
+        "verify": lambda: verify_catalog(ledger),
+    }
+    assert len(ledger.live(name)) == num_drops
+    return {f"{what}_ms": timed(action, 3) for what, action in asked.items()}
+
+
+def ledgers(home: Path, postgres_url: str, num_drops: int, num_tables: int) -> dict[str, Any]:
+    """Fill a SQLite ledger commit by commit, move it to Postgres by a dump, and ask both."""
+    names = sorted(tables.TABLES)[:num_tables]
+    paths = home / "ledger.db", home / "dump.jsonl.gz"
+    sqlite = Ledger(str(paths[0]))
+    fill_ms = timed(
+        lambda: [
+            _commit_drop(sqlite, f"licensed.acme.20261101.{number:05d}", names, number)
+            for number in range(num_drops)
+        ]
+    )
+    export_ms = timed(lambda: export_catalog(sqlite, paths[1]))
+    postgres = Ledger(postgres_url)
+    import_ms = timed(lambda: import_catalog(postgres, paths[1]))
+    return {
+        "drops": num_drops,
+        "objects": num_drops * num_tables,
+        "facts": 4 * num_drops,
+        "sqlite_bytes": paths[0].stat().st_size,
+        "commits_per_s_of_one_sqlite_writer": num_drops / fill_ms * 1e3,
+        "export_s": export_ms / 1e3,
+        "import_into_postgres_s": import_ms / 1e3,
+        "sqlite": ledger_queries(sqlite, names, num_drops),
+        "postgres": ledger_queries(postgres, names, num_drops),
+    }
+
+
+def _commit_drop(ledger: Ledger, drop: str, names: list[str], number: int) -> None:
+    order = Order(
+        stage="bench", step="all", partition=drop, code_version="1", params={}, inputs={},
+        tables=tuple(names),
+    )  # fmt: skip
+    objects = {
+        name: ObjectRef(
+            table=name, partition=drop, version="1", version_digest="d", num_rows=1000,
+            sha256=sha256_bytes(f"{drop}{name}".encode()),
+        )
+        for name in names
+    }  # fmt: skip
+    subjects = [sha256_bytes(f"{drop}{n}".encode()) for n in range(3)]
+    facts = [
+        Fact(kind="quarantine", subject=each, body={"drop": drop, "reason": "could not be read"})
+        for each in subjects
+    ]
+    facts.append(Fact(kind="release", subject=subjects[0], body={"number": number}))
+    ledger.commit(
+        order,
+        Report(order_digest=order.digest, version_digest="d", objects=objects, facts=facts),
+    )
+
+
+def writers_per_s(url: str, count: int, num_writers: int = 8) -> float:
+    """Commits a second of eight processes, once all of them write."""
+    with Writers(url, num_writers, count) as writers:
+        writers.wait_until_all_have_written()
+        begun = time.perf_counter()
+        done = Ledger(url).seq
+        writers.finish()
+        taken_s = time.perf_counter() - begun
+    ledger = Ledger(url)
+    assert_all_landed(ledger, num_writers, count)
+    return (ledger.seq - done) / taken_s
+
+
+@contextmanager
+def folder(path: str | None) -> Iterator[Path]:
+    """A folder for it all that goes away."""
+    made = Path(tempfile.mkdtemp(prefix="wsdata-catalog-", dir=path))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made)
+
+
+def main() -> None:
+    """Measure, and print JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clips", type=int, default=100_000)
+    parser.add_argument("--drops", type=int, default=50, help="of those clips")
+    parser.add_argument("--ledger-drops", type=int, default=500)
+    parser.add_argument("--ledger-tables", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=30, help="of 3 commits, of each of 8 writers")
+    parser.add_argument("--folder", help="where to work; needs about 300 bytes a clip")
+    args = parser.parse_args()
+    with folder(args.folder) as home, running_postgres(is_durable=True) as postgres:
+        found: dict[str, Any] = {"clips": args.clips, "drops": args.drops}
+        found["writers_per_s"] = {
+            "sqlite": writers_per_s(str(home / "writers.db"), args.rounds),
+            "postgres": writers_per_s(postgres.make_database(), args.rounds),
+        }
+        found["ledger"] = ledgers(
+            home, postgres.make_database(), args.ledger_drops, args.ledger_tables
+        )
+        begun = time.perf_counter()
+        ledger, store, clips = fill(home, args.clips, args.drops)
+        found["fill_s"] = time.perf_counter() - begun
+        found["lineage"] = lineage(ledger, store, clips)
+        found["peers"] = peers(ledger, store, clips[2], home)
+        ours = found["lineage"]["warm_ms_median"]
+        found["ratios"] = {
+            "delta_over_ours": found["peers"]["delta_ms"] / ours,
+            "read_every_drop_over_locate": found["peers"]["read_every_drop_ms"]
+            / found["lineage"]["locate_ms_median"],
+        }
+        print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
