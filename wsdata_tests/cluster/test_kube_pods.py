@@ -114,7 +114,7 @@ def test_files_and_environment_are_what_the_spec_says(kube, batch):
         "one = 1", "two = 2", "only.toml", "kept", "10002", "",
         "HOME=/tmp", f"HOSTNAME={pod['metadata']['name']}", "KEY_ID=abc",
         "KUBERNETES_SERVICE_HOST=127.0.0.1", port, "ONE=one = 1", "POD=default",
-        "PWD=/scratch", "abc-default-$(NONE)", "/scratch",
+        "PWD=/scratch", "PYTHONPATH=/opt/wsdata/app", "abc-default-$(NONE)", "/scratch",
     ]  # fmt: skip
 
 
@@ -180,7 +180,6 @@ def test_the_decode_sandbox_keeps_its_level_inside_a_pod(kube, batch):
         pod_spec={"volumes": [{"name": "tmp", "emptyDir": {}}]},
         volumeMounts=[{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
         securityContext={"readOnlyRootFilesystem": True},
-        env=[{"name": "PYTHONPATH", "value": "/opt/wsdata/app"}],
     )  # fmt: skip
     made["spec"]["template"]["spec"]["containers"][0]["command"] = ["python", "-c", program]
     batch.create_namespaced_job("default", made)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from wsdata_tests.cluster.kube.bubblewrap import ContainersImpossible
 from wsdata_tests.cluster.kube.control_plane import ControlPlane, write_kubeconfig
-from wsdata_tests.cluster.kube.images import project_images
+from wsdata_tests.cluster.kube.images import merged_images
 from wsdata_tests.cluster.kube.scheduler import default_nodes
 
 
@@ -40,7 +40,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: wanted.set())
     nodes = _read(arguments.nodes, default_nodes())
-    images = project_images() | _read(arguments.images, {})  # type: ignore[operator]
+    images = merged_images(_read(arguments.images, {}))  # type: ignore[arg-type]
     try:
         plane = ControlPlane(arguments.state.resolve(), nodes, images)  # type: ignore[arg-type]
     except ContainersImpossible as impossible:

@@ -159,7 +159,8 @@ def running_kube(
         folder: For its state; made if missing.
         nodes: Entries of name, labels, taints, allocatable, gpus, or a map from names to the
             rest; None for one of each pool.
-        images: Additions to the project's images, by name: binds, path, env, user, working_dir.
+        images: Other images, or fields of the project's to replace, by name: binds, path, env,
+            user, working_dir.
         namespace: Made if missing, and what the returned object's methods look at.
 
     Raises:

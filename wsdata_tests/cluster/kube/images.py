@@ -40,9 +40,16 @@ def project_images() -> dict[str, Any]:
     image = {
         "binds": {APP_AT: str(ROOT)},
         "path": [str(Path(sys.prefix) / "bin")],
+        "env": {"PYTHONPATH": APP_AT},
         "working_dir": APP_AT,
     }
     return dict.fromkeys(PROJECT_IMAGES, image)
+
+
+def merged_images(additions: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the project's images with additions; what one of these leaves out stays."""
+    known = project_images()
+    return known | {name: known.get(name, {}) | image for name, image in additions.items()}
 
 
 def image_from(value: dict[str, Any]) -> Image:
