@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -43,14 +43,22 @@ LISTED = 0.3  # of all clips, in each version
 SAMPLES_PER_GROUP = 20_000
 
 
-def timed(action: Callable[[], Any], repeats: int = 1) -> float:
-    """Median wall time in milliseconds."""
-    taken: list[float] = []
+class Taken(NamedTuple):
+    """Median wall and processor time of some repeats, in milliseconds."""
+
+    wall_ms: float
+    cpu_ms: float
+
+
+def timed(action: Callable[[], Any], repeats: int = 1) -> Taken:
+    """Time an action."""
+    walls, cpus = [], []
     for _ in range(repeats):
-        begun = time.perf_counter()
+        begun, begun_cpu = time.perf_counter(), time.process_time()
         action()
-        taken.append((time.perf_counter() - begun) * 1e3)
-    return statistics.median(taken)
+        walls.append((time.perf_counter() - begun) * 1e3)
+        cpus.append((time.process_time() - begun_cpu) * 1e3)
+    return Taken(statistics.median(walls), statistics.median(cpus))
 
 
 # a synthetic catalog, through the code that steps use ---------------------------------------------
@@ -163,8 +171,8 @@ def fill(home: Path, num_clips: int, num_drops: int) -> tuple[Ledger, FolderStor
 
 def lineage(ledger: Ledger, store: FolderStore, clips: list[str]) -> dict[str, Any]:
     """Time one lineage call with the drop unknown, cold and warm, and what it is made of."""
-    cover_ms = timed(lambda: extend_locator(ledger, store, is_forced=True))
-    store_bytes = {
+    cover = timed(lambda: extend_locator(ledger, store, is_forced=True))
+    num_bytes = {
         prefix: sum(size for _, size in store.list(prefix)) for prefix in ("tables/", "locator/")
     }
     opened = Ledger(ledger.url)
@@ -174,21 +182,21 @@ def lineage(ledger: Ledger, store: FolderStore, clips: list[str]) -> dict[str, A
     assert len(told["placements"]) == len(told["captions"]) == 1
     _drop_page_cache(store)
     cold = [timed(lambda clip=clip: lineage_clip(opened, store, clip)) for clip in clips[1:6]]
-    warm = [timed(lambda clip=clip: lineage_clip(opened, store, clip), 5) for clip in clips]
-    locate = [
-        timed(lambda clip=clip: drops_of_asset(opened, store, clip[:24]), 5) for clip in clips
-    ]
-    rows = sum(segment.num_rows for segment in segments(ledger).values())
+    warm = [timed(lambda clip=clip: lineage_clip(opened, store, clip), 7) for clip in clips]
+    found = [timed(lambda clip=clip: drops_of_asset(opened, store, clip[:24]), 7) for clip in clips]
+    held = segments(ledger).values()
     return {
-        "cover_all_s": cover_ms / 1e3,
-        "tables_bytes": store_bytes["tables/"],
-        "locator_bytes": store_bytes["locator/"],
-        "locator_bytes_per_asset": store_bytes["locator/"] / rows,
-        "locator_segments": len(segments(ledger)),
-        "cold_ms_max": max(cold),
-        "warm_ms_median": statistics.median(warm),
-        "warm_ms_max": max(warm),
-        "locate_ms_median": statistics.median(locate),
+        "cover_s": cover.wall_ms / 1e3,
+        "tables_bytes": num_bytes["tables/"],
+        "ledger_bytes": Path(ledger.database.engine.url.database or "").stat().st_size,
+        "locator_bytes_per_asset": num_bytes["locator/"] / sum(each.num_rows for each in held),
+        "locator_segments": len(held),
+        "cold_ms_median": statistics.median(each.wall_ms for each in cold),
+        "warm_ms_median": statistics.median(each.wall_ms for each in warm),
+        "warm_ms_max": max(each.wall_ms for each in warm),
+        "warm_cpu_ms_median": statistics.median(each.cpu_ms for each in warm),
+        "locate_ms_median": statistics.median(each.wall_ms for each in found),
+        "locate_cpu_ms_median": statistics.median(each.cpu_ms for each in found),
     }
 
 
@@ -232,15 +240,19 @@ def peers(ledger: Ledger, store: FolderStore, clip: str, home: Path) -> dict[str
         ]
         assert len(hits) == 1
 
+    through_delta, every = timed(delta, 3), timed(read_all, 2)
     return {
-        "delta_ms": timed(delta, 2),
-        "read_every_drop_ms": timed(read_all),
+        "delta_ms": through_delta.wall_ms,
+        "delta_cpu_ms": through_delta.cpu_ms,
+        "read_every_drop_ms": every.wall_ms,
+        "read_every_drop_cpu_ms": every.cpu_ms,
         **_sql_locator(ledger, store, home, clip),
     }
 
 
 def _sql_locator(ledger: Ledger, store: FolderStore, home: Path, clip: str) -> dict[str, Any]:
     path = home / "locator.db"
+    path.unlink(missing_ok=True)
     base = sqlite3.connect(path, isolation_level=None)
     base.execute("CREATE TABLE locator (prefix INTEGER, drop_number INTEGER)")
     base.execute("BEGIN")
@@ -255,12 +267,12 @@ def _sql_locator(ledger: Ledger, store: FolderStore, home: Path, clip: str) -> d
     base.execute("COMMIT")
     fill_s = time.perf_counter() - begun
     query = "SELECT drop_number FROM locator WHERE prefix = ?"
-    found_ms = timed(lambda: base.execute(query, (int(clip[:15], 16),)).fetchall(), 20)
+    found = timed(lambda: base.execute(query, (int(clip[:15], 16),)).fetchall(), 20)
     base.close()
     return {
         "sql_locator_fill_s": fill_s,
         "sql_locator_bytes_per_asset": path.stat().st_size / num_rows,
-        "sql_locator_ms": found_ms,
+        "sql_locator_ms": found.wall_ms,
     }
 
 
@@ -284,7 +296,7 @@ def ledger_queries(ledger: Ledger, names: list[str], num_drops: int) -> dict[str
         "verify": lambda: verify_catalog(ledger),
     }
     assert len(ledger.live(name)) == num_drops
-    return {f"{what}_ms": timed(action, 3) for what, action in asked.items()}
+    return {f"{what}_ms": timed(action, 3).wall_ms for what, action in asked.items()}
 
 
 def ledgers(home: Path, postgres_url: str, num_drops: int, num_tables: int) -> dict[str, Any]:
@@ -292,23 +304,23 @@ def ledgers(home: Path, postgres_url: str, num_drops: int, num_tables: int) -> d
     names = sorted(tables.TABLES)[:num_tables]
     paths = home / "ledger.db", home / "dump.jsonl.gz"
     sqlite = Ledger(str(paths[0]))
-    fill_ms = timed(
+    filled = timed(
         lambda: [
             _commit_drop(sqlite, f"licensed.acme.20261101.{number:05d}", names, number)
             for number in range(num_drops)
         ]
     )
-    export_ms = timed(lambda: export_catalog(sqlite, paths[1]))
+    dumped = timed(lambda: export_catalog(sqlite, paths[1]))
     postgres = Ledger(postgres_url)
-    import_ms = timed(lambda: import_catalog(postgres, paths[1]))
+    restored = timed(lambda: import_catalog(postgres, paths[1]))
     return {
         "drops": num_drops,
         "objects": num_drops * num_tables,
         "facts": 4 * num_drops,
         "sqlite_bytes": paths[0].stat().st_size,
-        "commits_per_s_of_one_sqlite_writer": num_drops / fill_ms * 1e3,
-        "export_s": export_ms / 1e3,
-        "import_into_postgres_s": import_ms / 1e3,
+        "commits_per_s_of_one_sqlite_writer": num_drops / filled.wall_ms * 1e3,
+        "export_s": dumped.wall_ms / 1e3,
+        "import_into_postgres_s": restored.wall_ms / 1e3,
         "sqlite": ledger_queries(sqlite, names, num_drops),
         "postgres": ledger_queries(postgres, names, num_drops),
     }
@@ -353,45 +365,69 @@ def writers_per_s(url: str, count: int, num_writers: int = 8) -> float:
 
 @contextmanager
 def folder(path: str | None) -> Iterator[Path]:
-    """A folder for it all that goes away."""
-    made = Path(tempfile.mkdtemp(prefix="wsdata-catalog-", dir=path))
+    """The folder named, which stays, or a temporary one, which goes."""
+    if path is not None:
+        yield Path(path)
+        return
+    made = Path(tempfile.mkdtemp(prefix="wsdata-catalog-"))
     try:
         yield made
     finally:
         shutil.rmtree(made)
 
 
+def filled(home: Path, num_clips: int, num_drops: int) -> tuple[Ledger, FolderStore, list[str]]:
+    """The catalog that an earlier run left in a folder, or a new one."""
+    kept = home / f"clips-{num_clips}-{num_drops}.json"
+    if not kept.exists():
+        kept.write_text(json.dumps(fill(home, num_clips, num_drops)[2]))
+    clips = json.loads(kept.read_text())
+    return Ledger(str(home / "catalog.db")), FolderStore(home / "store"), clips
+
+
+def lineage_beside_peers(home: Path, num_clips: int, num_drops: int) -> dict[str, Any]:
+    """Lineage, the same through its peers, and the ratios."""
+    begun = time.perf_counter()
+    ledger, store, clips = filled(home, num_clips, num_drops)
+    fill_s = time.perf_counter() - begun
+    ours, beside = lineage(ledger, store, clips), peers(ledger, store, clips[2], home)
+    every = beside["read_every_drop_cpu_ms"] / ours["locate_cpu_ms_median"]
+    return {
+        "clips": num_clips,
+        "drops": num_drops,
+        "fill_s": fill_s,
+        "ours": ours,
+        "peers": beside,
+        "delta_over_ours": beside["delta_ms"] / ours["warm_ms_median"],
+        "delta_over_ours_cpu": beside["delta_cpu_ms"] / ours["warm_cpu_ms_median"],
+        "read_every_drop_over_locate_cpu": every,
+    }
+
+
 def main() -> None:
     """Measure, and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=("writers", "ledger", "lineage"), help="one part")
     parser.add_argument("--clips", type=int, default=100_000)
     parser.add_argument("--drops", type=int, default=50, help="of those clips")
-    parser.add_argument("--ledger-drops", type=int, default=500)
+    parser.add_argument("--ledger-drops", type=int, default=300)
     parser.add_argument("--ledger-tables", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=30, help="of 3 commits, of each of 8 writers")
-    parser.add_argument("--folder", help="where to work; needs about 300 bytes a clip")
+    parser.add_argument("--rounds", type=int, default=20, help="of 3 commits, of each of 8 writers")
+    parser.add_argument("--folder", help="keep the catalog there, and use the one that is there")
     args = parser.parse_args()
+    found: dict[str, Any] = {}
     with folder(args.folder) as home, running_postgres(is_durable=True) as postgres:
-        found: dict[str, Any] = {"clips": args.clips, "drops": args.drops}
-        found["writers_per_s"] = {
-            "sqlite": writers_per_s(str(home / "writers.db"), args.rounds),
-            "postgres": writers_per_s(postgres.make_database(), args.rounds),
-        }
-        found["ledger"] = ledgers(
-            home, postgres.make_database(), args.ledger_drops, args.ledger_tables
-        )
-        begun = time.perf_counter()
-        ledger, store, clips = fill(home, args.clips, args.drops)
-        found["fill_s"] = time.perf_counter() - begun
-        found["lineage"] = lineage(ledger, store, clips)
-        found["peers"] = peers(ledger, store, clips[2], home)
-        ours = found["lineage"]["warm_ms_median"]
-        found["ratios"] = {
-            "delta_over_ours": found["peers"]["delta_ms"] / ours,
-            "read_every_drop_over_locate": found["peers"]["read_every_drop_ms"]
-            / found["lineage"]["locate_ms_median"],
-        }
-        print(json.dumps(found, indent=1))
+        if args.only in (None, "writers"):
+            found["writers_per_s"] = {
+                "sqlite": writers_per_s(str(home / "writers.db"), args.rounds),
+                "postgres": writers_per_s(postgres.make_database(), args.rounds),
+            }
+        if args.only in (None, "ledger"):
+            size = args.ledger_drops, args.ledger_tables
+            found["ledger"] = ledgers(home, postgres.make_database(), *size)
+        if args.only in (None, "lineage"):
+            found["lineage"] = lineage_beside_peers(home, args.clips, args.drops)
+    print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ forgotten, and its objects are covered anew.
 
 from __future__ import annotations
 
+import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -28,7 +29,7 @@ from wsdata.catalog.coverage import (
 from wsdata.catalog.objects import read_rows, starts_with
 from wsdata.catalog.schema import LOCATOR_OBJECTS, OBJECTS
 from wsdata.catalog.segments import Segment, find_ordinals
-from wsdata.errors import CatalogError, IntegrityError, ObjectMissing
+from wsdata.errors import CatalogError, IntegrityError, ObjectMissing, StoreError
 from wsdata.ids import ASSET_PREFIX_LENGTH
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from wsdata.catalog.ledger import Ledger
     from wsdata.records import ObjectRef
     from wsdata.store import BlobStore
+
+log = logging.getLogger(__name__)
 
 _ASSET_PREFIX = re.compile("[0-9a-f]{8,64}")
 _READERS = 16
@@ -61,7 +64,10 @@ def drops_of_asset(
     """
     if _ASSET_PREFIX.fullmatch(asset_prefix) is None:
         raise CatalogError(f"asset {asset_prefix!r}: give at least 8 hex digits, and at most 64")
-    extend_locator(ledger, store)
+    try:
+        extend_locator(ledger, store)
+    except StoreError as error:
+        log.warning("locator: not extended, so more is read: %s", error)
     partitions = _partitions_to_ask(ledger, store, asset_prefix, as_of)
     refs = _live(ledger, TABLE, partitions, as_of)
     frames = read_rows(store, [(ref, starts_with("asset_id", asset_prefix)) for ref in refs])

@@ -10,11 +10,14 @@ from wsdata import tables
 from wsdata.catalog import coverage, segments
 from wsdata.catalog.coverage import extend_locator
 from wsdata.catalog.locator import drops_of_asset, rows_of_asset
-from wsdata.catalog.objects import WHOLE_ROWS, read_rows, starts_with
+from wsdata.catalog.objects import WHOLE_ROWS, _scan, read_rows, starts_with
 from wsdata.digest import sha256_bytes
 from wsdata.errors import CatalogError, IntegrityError, ObjectMissing
 from wsdata.lifecycle.retention import collect_garbage
+from wsdata.store import open_store
+from wsdata_tests.cluster.s3_servers import running_moto
 from wsdata_tests.lifecycle.fabricated import Home
+from wsdata_tests.orders_support import put_rows
 
 NUM_DROPS = 40
 
@@ -194,3 +197,26 @@ def test_columns_that_a_large_object_lacks_are_null(tmp_path):
     clip = _many_clips()[5]
     (found,) = read_rows(home.store, [(ref, starts_with("clip_id", clip))])
     assert found.equals(frame.filter(pl.col("clip_id") == clip))
+
+
+def test_a_bucket_is_read_by_ranges_as_a_folder_is(tmp_path, monkeypatch):
+    with running_moto() as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        server.client().create_bucket(Bucket="rows")
+        store = open_store(f"s3://rows/some/prefix?endpoint={server.endpoint}")
+        clips = _many_clips()
+        frame = tables.rows_of("captions", [{"clip_id": c, "variant": "v"} for c in clips])
+        ref = put_rows(store, "captions", frame)
+        plan = _scan(store, ref).filter(starts_with("clip_id", clips[3][:24]))
+        expected = frame.filter(pl.col("clip_id") == clips[3])
+        assert plan.collect().equals(expected)
+        (found,) = read_rows(store, [(ref, starts_with("clip_id", clips[3]))])
+        assert found.equals(expected)
+        asset = sha256_bytes(b"1")
+        segment = segments.plan_segment(["a"], 1)
+        segments.write_segment(store, segment, segments.entries_of(pl.Series([asset]), 4))
+        assert segments.find_ordinals(store, segment, asset[:8]) == [4]
+        store.delete(ref.key)
+        with pytest.raises(ObjectMissing):
+            read_rows(store, [(ref, starts_with("clip_id", clips[3]))])
