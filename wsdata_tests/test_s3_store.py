@@ -91,7 +91,7 @@ def noise(seed, size_bytes):
 def workload(store, seed):
     """Hundreds of requests; what they gave, in words that name no server."""
     rng, told = random.Random(seed), []  # noqa: S311
-    bodies = {f"k/{i:03d}": rng.randbytes(rng.choice([0, 1, 700, 40_000])) for i in range(80)}
+    bodies = {f"k/{i:03d}": rng.randbytes(rng.choice([0, 1, 700, 40_000])) for i in range(60)}
     for key, body in bodies.items():
         told.append(("put", key, store.put(key, body)))
         told.append(("again", key, store.put(key, b"other")))
@@ -119,7 +119,7 @@ def test_a_server_that_fails_one_request_in_twenty_gives_what_a_faultless_one_gi
         store = open_store(f"s3://{bucket}/p?endpoint={faults.endpoint}")
         assert workload(store, seed=1) == expected
         assert set(FAULTS) <= set(faults.counts), "every fault was met"
-        assert faults.counts["requests"] > 400
+        assert faults.counts["requests"] > 300
         assert store.num_retries > 10
 
 

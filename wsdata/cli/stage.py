@@ -14,7 +14,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from wsdata.errors import CaptionerUnavailable, ObjectMissing, StoreError, StoreFull, WsdataError
+from wsdata.errors import (
+    CaptionerUnavailable,
+    ObjectMissing,
+    StoreDenied,
+    StoreError,
+    StoreFull,
+    WsdataError,
+)
 
 ORDER_FORMAT = 1
 PIPES = "DAGSTER_PIPES_CONTEXT"
@@ -104,7 +111,7 @@ def end_on_terminate() -> None:
 def is_worth_another_try(error: BaseException) -> bool:
     """Whether what failed is the machinery around a step, and not its order or its input."""
     return isinstance(error, (StoreError, CaptionerUnavailable)) and not isinstance(
-        error, (ObjectMissing, StoreFull)
+        error, (ObjectMissing, StoreDenied, StoreFull)
     )
 
 
