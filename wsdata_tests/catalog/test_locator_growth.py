@@ -22,8 +22,7 @@ from wsdata_tests.orders_support import put_rows
 NUM_DROPS = 40
 
 
-@pytest.fixture
-def small_segments(monkeypatch):
+def _make_segments_small(monkeypatch) -> None:
     """Many segments, parts and buckets of few rows."""
     monkeypatch.setattr(coverage, "FOLD_OBJECTS", 2)
     monkeypatch.setattr(coverage, "FOLD_ROWS", 20)
@@ -45,8 +44,8 @@ def _land(home: Home, drop: str, ids: set[str]) -> None:
 class _Oracle:
     """What each commit left in each drop."""
 
-    def __init__(self) -> None:
-        self.states: list[dict[str, set[str]]] = [{}]
+    def __init__(self, states: list[dict[str, set[str]]] | None = None) -> None:
+        self.states = list(states or [{}])
 
     def land(self, drop: str, ids: set[str]) -> None:
         self.states.append({**self.states[-1], drop: ids})
@@ -55,24 +54,33 @@ class _Oracle:
         return sorted(drop for drop, ids in self.states[as_of].items() if asset in ids)
 
 
-@pytest.fixture
-def grown(tmp_path, small_segments):
+@pytest.fixture(scope="module")
+def grown_once(tmp_path_factory):
     """Drops that share assets, some landed anew with others, asked now and then on the way."""
     draw = random.Random(5)  # noqa: S311
-    home, oracle = Home(tmp_path / "home"), _Oracle()
+    home, oracle = Home(tmp_path_factory.mktemp("grown") / "home"), _Oracle()
     pool = [sha256_bytes(str(n).encode()) for n in range(150)]
-    for number in range(NUM_DROPS):
-        drop, ids = _drop(number if number % 7 else number // 2), set(draw.sample(pool, 6))
-        _land(home, drop, ids)
-        oracle.land(drop, ids)
-        if number % 5 == 0:
-            asset = draw.choice(pool)
-            assert drops_of_asset(home.ledger, home.store, asset) == oracle.drops(asset)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _make_segments_small(monkeypatch)
+        for number in range(NUM_DROPS):
+            drop, ids = _drop(number if number % 7 else number // 2), set(draw.sample(pool, 6))
+            _land(home, drop, ids)
+            oracle.land(drop, ids)
+            if number % 5 == 0:
+                asset = draw.choice(pool)
+                assert drops_of_asset(home.ledger, home.store, asset) == oracle.drops(asset)
     return home, oracle, pool
 
 
+@pytest.fixture
+def grown(grown_once, tmp_path, monkeypatch):
+    _make_segments_small(monkeypatch)
+    home, oracle, pool = grown_once
+    return home.copy_to(tmp_path / "home"), _Oracle(oracle.states), pool
+
+
 def _assert_right(home: Home, oracle: _Oracle, pool: list[str]) -> None:
-    for number, asset in enumerate(pool[::7]):
+    for number, asset in enumerate(pool[::11]):
         prefix = asset[: (8, 24, 64)[number % 3]]
         assert drops_of_asset(home.ledger, home.store, prefix) == oracle.drops(asset)
 
@@ -91,8 +99,8 @@ def test_drops_are_found_whatever_was_merged_and_replaced(grown):
 
 def test_reads_as_of_a_commit_find_the_drops_of_then(grown):
     home, oracle, pool = grown
-    for seq in range(0, NUM_DROPS + 1, 3):
-        for asset in pool[::10]:
+    for seq in range(0, NUM_DROPS + 1, 6):
+        for asset in pool[::20]:
             found = drops_of_asset(home.ledger, home.store, asset, as_of=seq)
             assert found == oracle.drops(asset, seq)
 

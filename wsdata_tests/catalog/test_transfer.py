@@ -95,14 +95,14 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("what", SPOILT)
-def test_a_spoilt_dump_is_told_and_leaves_the_ledger_empty(full, ledger_url, tmp_path, what):
+def test_a_spoilt_dump_is_told_and_leaves_the_ledger_empty(full, tmp_path, what):
     path = tmp_path / "dump.jsonl"
     export_catalog(full, path)
     spoil, told = SPOILT[what]
     lines = path.read_text().rstrip("\n").split("\n")  # U+2028 is no end of a line
     spoil(lines)
     path.write_text("\n".join(lines))
-    ledger = Ledger(ledger_url)
+    ledger = Ledger(str(tmp_path / "other.db"))
     with pytest.raises(IntegrityError, match=told):
         import_catalog(ledger, path)
     assert (ledger.seq, ledger.all_objects(), ledger.facts("note")) == (0, [], [])
