@@ -141,6 +141,7 @@ def _pod_spec(
         "HOME": "/tmp",  # noqa: S108 - the only folder of the pod that can be written
         "PYTHONDONTWRITEBYTECODE": "1",
         "WSDATA_METRICS_PORT": str(METRICS_PORT),
+        "WSDATA_IDENTITY": pool.identity,
         "WSDATA_POOL": pool.name,
         **pool.extra_env,
         **job.environment,

@@ -204,6 +204,7 @@ load_from:
   "carve_share" (float64 $wsdata.carveShare)
   "sandbox_minimum" $wsdata.sandboxMinimum
   "num_threads" (int64 $wsdata.numThreads)
+  "asks_blobs" $wsdata.asksBlobs
   "kubernetes" $cluster -}}
 deployment.toml: |
   {{- toToml $deployment | trim | nindent 2 }}

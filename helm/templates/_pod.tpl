@@ -20,6 +20,8 @@
 {{- end -}}
 
 {{- define "wsdata.plainEnv" -}}
+- name: WSDATA_IDENTITY
+  value: pipeline
 - name: WSDATA_HOME
   value: {{ .Values.wsdata.home }}
 - name: PYTHONPATH
