@@ -1,12 +1,13 @@
 """The sample drops through a cluster on loopback, and through an embedded home: the same bytes.
 
-    python -m wsdata_tests.cluster.rehearsal [--drops sample|micro] [--s3 moto|radosgw]
-        [--kills SEED] [--folder DIR] [--json]
+    python -m wsdata_tests.cluster.rehearsal [--drops sample|micro] [--s3 moto|faulty|radosgw]
+        [--kills SEED] [--folder DIR]
 
 S3, Postgres and a Kubernetes double come up; the chart is rendered and applied; deliveries go
 into the landing bucket, the daemon's sensor finds them, run pods start worker pods, and the
-chart's conductor cuts a version. With kills, worker pods, run pods, the daemon and the database
-are ended in the middle. Exit code 0 only where manifest and rows equal the embedded run's.
+chart's conductor cuts a version. A faulty S3 fails one request in twenty. With kills, worker
+pods, run pods, the daemon and the database are ended in the middle. Exit code 0 only where
+manifest and rows equal the embedded run's.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import hashlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -164,9 +166,9 @@ def conduct(site: Site, say: Callable[[str], None], attempts: int = 5) -> dict[s
     """
     for attempt in range(attempts):
         name = site.start_conductor(f"conductor-{attempt}")
-        status = site.wait_for_job(name, timeout_s=WAIT_S)
+        end = site.wait_for_job(name, timeout_s=WAIT_S)
         log = site.kube.log_of_job(name)
-        if status["conditions"][0]["type"] == "Complete":
+        if end == "Complete":
             return json.loads(log[log.index("{") :])
         say(f"conductor {attempt} failed; the next one goes on:\n{log[-2000:]}")
     raise RuntimeError(f"{attempts} conductors failed")
@@ -225,11 +227,11 @@ def main() -> int:
     """Run the rehearsal, and print its report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--drops", choices=("sample", "micro"), default="sample")
-    parser.add_argument("--s3", choices=("moto", "radosgw"), default="moto")
+    parser.add_argument("--s3", choices=("moto", "faulty", "radosgw"), default="moto")
     parser.add_argument("--kills", type=int, metavar="SEED")
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every server is stopped
     with tempfile.TemporaryDirectory(prefix="wsdata-rehearsal-") as made:
         report = rehearse(args.folder or Path(made), args.drops, args.s3, args.kills)
     print(json.dumps(report, indent=1))
@@ -254,7 +256,7 @@ def rehearse(folder: Path, drops: str, s3: str, kills: int | None) -> dict[str, 
         report = compare(here, there)
         report["blows"] = blows
         report["samples_read_by_trainer"] = read_as_trainer(site, there.version)
-        report["pods"] = site.kube.calls().count("POST pods")
+        report["jobs"] = site.kube.calls().count("POST jobs")
     return report
 
 

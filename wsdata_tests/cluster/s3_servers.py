@@ -15,8 +15,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -25,11 +25,13 @@ from urllib.request import urlopen
 import pytest
 
 from wsdata.access import IDENTITIES, bucket_policy
+from wsdata_tests.cluster.faulty_proxy import failing_proxy
 
 START_S = 60
 OWNER = "owner"
 PLACES = ("store", "vault", "landing")
 REGION = "us-east-1"
+FAULTY_SHARE = 0.05
 SERVERS = ("moto", pytest.param("radosgw", marks=pytest.mark.slow))  # of a fixture
 
 
@@ -307,15 +309,21 @@ def running_site_s3(kind: str, folder: Path | None = None) -> Iterator[S3Server]
     """Run a server with the buckets store, vault and landing, and the policies of all identities.
 
     Args:
-        kind: ``moto``, which enforces nothing, or ``radosgw``.
+        kind: ``moto``, which enforces nothing; ``faulty``, the same where one request in twenty
+            fails; or ``radosgw``.
         folder: Where a server that needs one makes its own folder.
     """
-    running = running_moto(in_process=False) if kind == "moto" else running_radosgw(folder)
-    with running as server:
+    is_ceph = kind == "radosgw"
+    with ExitStack() as stack:
+        running = running_radosgw(folder) if is_ceph else running_moto(in_process=False)
+        server = stack.enter_context(running)
         for bucket in PLACES:
             server.make_bucket(bucket)
-        if kind != "moto":
+        if is_ceph:
             apply_policies(server)
+        if kind == "faulty":
+            faults = stack.enter_context(failing_proxy(server.endpoint, share=FAULTY_SHARE, seed=1))
+            server = replace(server, endpoint=faults.endpoint)
         yield server
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,11 +18,11 @@ from typing import Any
 
 import requests
 import yaml
-from wsdata_tests.cluster.s3_servers import S3Server, running_site_s3
 
 from wsdata.deployment import Deployment, load_deployment
-from wsdata_tests.cluster.kube import Kube, running_kube
+from wsdata_tests.cluster.kube.double import Kube, running_kube
 from wsdata_tests.cluster.postgres_server import Postgres, running_postgres
+from wsdata_tests.cluster.s3_servers import S3Server, running_site_s3
 
 ROOT = Path(__file__).parents[2]
 HELM = ROOT / ".venv" / "bin" / "helm"
@@ -35,10 +34,7 @@ query Runs($filter: RunsFilter) {
   runsOrError(filter: $filter) { ... on Runs { results { runId status jobName } } }
 }
 """
-NODES = {
-    name: {"labels": {"wsdata/pool": name}, "taints": [], "gpus": gpus}
-    for name, gpus in (("cpu", 0), ("nvdec", 8), ("vlm", 8), ("encode", 8), ("vault", 0))
-}
+POOLS = ("cpu", "nvdec", "vlm", "encode", "vault")
 
 
 def free_port() -> int:
@@ -104,12 +100,13 @@ class Site:
         self.kube.apply([job])
         return name
 
-    def wait_for_job(self, name: str, *, timeout_s: float) -> dict[str, Any]:
-        """Wait for a Job's end; return its status."""
+    def wait_for_job(self, name: str, *, timeout_s: float) -> str:
+        """Wait for a Job's end: ``Complete`` or ``Failed``."""
 
-        def ended() -> dict[str, Any] | None:
-            status = self.kube.get("jobs", name).get("status", {})
-            return status if status.get("conditions") else None
+        def ended() -> str:
+            conditions = self.kube.get("jobs", name).get("status", {}).get("conditions") or []
+            true = {each["type"] for each in conditions if each["status"] == "True"}
+            return next(iter(true & {"Complete", "Failed"}), "")
 
         return wait_for(ended, f"job {name}", timeout_s)
 
@@ -153,13 +150,14 @@ def values(site: Site, *, code_port: int, recipe: str, eval_list: list[str]) -> 
         },
         "pools": {
             name: {"concurrencyLimit": 1, "cpuCount": 1, "memoryGib": 4, "scratchGib": 8}
-            for name in NODES
+            for name in POOLS
         },
         "dagsterWebserver": {"service": {"port": site.web_port}, "resources": small},
         "dagsterDaemon": {
             "resources": small,
             "runCoordinator": {"config": {"queuedRunCoordinator": {"dequeueIntervalSeconds": 1}}},
-            "runMonitoring": {"pollIntervalSeconds": 5, "startTimeoutSeconds": 120},
+            "runMonitoring": {"pollIntervalSeconds": 5, "startTimeoutSeconds": 120,
+                              "freeSlotsAfterRunEndSeconds": 5},
         },
         "dagster-user-deployments": {
             "deployments": [{"name": "wsdata", "port": code_port, "resources": small}]
@@ -239,14 +237,7 @@ def running_site(
         server = stack.enter_context(running_site_s3(s3, folder / "s3"))
         postgres = stack.enter_context(running_postgres(folder / "postgres"))
         postgres.make_database("dagster")
-        images = {
-            name: {
-                "binds": {"/opt/wsdata/app": str(ROOT)},
-                "path": [str(Path(sys.executable).parent)],
-            }
-            for name in ("wsdata-orchestrator", "wsdata-gpu")
-        }
-        kube = stack.enter_context(running_kube(folder / "kube", nodes=NODES, images=images))
+        kube = stack.enter_context(running_kube(folder / "kube"))
         site = Site(folder=folder, s3=server, postgres=postgres, kube=kube, web_port=free_port())
         _write_operator_home(site, recipe, eval_list)
         stated = values(site, code_port=free_port(), recipe=recipe, eval_list=eval_list)
