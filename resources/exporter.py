@@ -96,10 +96,12 @@ class DagsterMetrics:
             labels=("dagster_job", "status"),  # Prometheus keeps `job` for itself
         )
         for status in DagsterRunStatus:
-            named = {job: self._count(status, job) for job in self._watched.job_names}
-            named[UNKNOWN_JOB] = max(0, self._count(status) - sum(named.values()))
-            for job, count in named.items():
+            left = self._count(status)
+            for job in self._watched.job_names:  # nothing is asked of what cannot be there
+                count = self._count(status, job) if left else 0
                 family.add_metric([job, status.value.lower()], count)
+                left = max(0, left - count)
+            family.add_metric([UNKNOWN_JOB, status.value.lower()], left)
         return [family]
 
     def _count(self, status: DagsterRunStatus, job: str | None = None) -> int:
