@@ -73,7 +73,9 @@ def _run(args: argparse.Namespace) -> int:
         recipe = stated or job.bench.recipes.operating()
         landing = open_landing(job.bench.deployment.landing)
         job.process_drops(job.look_at_landing(landing, wanted))
-        if args.no_cut:
+        if args.no_cut or job.summary.lost:
+            if job.summary.lost:
+                job.progress.say("drops were lost on the way: run again, then a version is cut")
             return _tell(job, args)
         if everything := job.look_at_all():
             _cut_version(job, recipe, everything, args, version=None)

@@ -36,13 +36,17 @@ MAX_PASSES = 3  # over all drops: what lands later can matter to what was landed
 
 @dataclass(kw_only=True, slots=True)
 class Summary:
-    """What one pass did. `runs` are Dagster's, with seconds; `skipped` needed none."""
+    """What one pass did. `runs` are Dagster's, with seconds; `skipped` needed none.
+
+    Of what `failed`, the runs of those in `lost` went away in the middle.
+    """
 
     runs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     skipped: list[str] = field(default_factory=list[str])
     refused: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     failed: list[str] = field(default_factory=list[str])
     version: str | None = None
+    lost: list[str] = field(default_factory=list[str])
 
 
 class MainJob:
@@ -155,6 +159,8 @@ class MainJob:
     ) -> dict[str, bool]:
         """Do what is unfinished of several partitions, as many at once as runs may be.
 
+        if done.is_lost:
+            self.summary.lost.append(f"{spec.name}[{partition}]")
         Returns:
             For each partition, whether nothing of it failed.
         """
@@ -283,6 +289,7 @@ def describe(job: MainJob) -> tuple[dict[str, Any], list[str]]:
         if done.runs
         else f"everything is done: {len(done.skipped)} partitions asked, nothing run"
     ]
+        "lost": done.lost,
     lines += [f"failed: {name}" for name in done.failed]
     version = done.version
     if version is None or not bench.ledger.live("dataset_index", version):

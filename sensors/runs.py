@@ -42,10 +42,18 @@ mutation Launch($params: ExecutionParams!) {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunDone:
-    """How a run ended. `faults` say of each failed step why."""
+    """How a run ended.
+
+    Attributes:
+        run_id: Dagster's.
+        is_ok: Nothing failed.
+        is_lost: It failed outside its steps: its pod or its database went away.
+        faults: Of each failed step, why.
+    """
 
     run_id: str
     is_ok: bool
+    is_lost: bool = False
     faults: list[str] = field(default_factory=list[str])
 
 
@@ -138,7 +146,11 @@ class SubmittedRuns:
                 return RunDone(run_id=run_id, is_ok=True)
             again = self._retry_of(run, spec, partition)
             if again is None:
-                return RunDone(run_id=run_id, is_ok=False, faults=self._faults(run_id))
+                faults = self._faults(run_id)
+                return RunDone(
+                    run_id=run_id, is_ok=False, is_lost=not faults,
+                    faults=faults or [f"  run {run_id[:8]} was lost: see it in the UI"],
+                )  # fmt: skip
             self._progress.say(f"  run {run_id[:8]} was lost; run {again[:8]} goes on with it")
             run_id = again
 
@@ -211,20 +223,23 @@ class SubmittedRuns:
             time.sleep(self._poll_s)
 
     def _retry_of(self, run: dg.DagsterRun, spec: JobSpec, partition: str) -> str | None:
-        """The run that the daemon makes of one whose pod was lost, where it makes one."""
-        if run.tags.get(WILL_RETRY_TAG, "").lower() != "true":
-            return None
+        """The run that the daemon makes of one whose pod was lost, where it makes one.
+
+        Whether it will is written a moment after the run is told to have failed.
+        """
         deadline = time.monotonic() + RETRY_GRACE_S
         while time.monotonic() < deadline:
             if again := self._in_flight(spec, partition):
                 return again
+            told = self._instance.get_run_by_id(run.run_id) or run
+            if told.is_success or told.tags.get(WILL_RETRY_TAG, "").lower() == "false":
+                return None
             time.sleep(self._poll_s)
         return None
 
     def _faults(self, run_id: str) -> list[str]:
         entries = self._instance.all_logs(run_id, of_type=DagsterEventType.STEP_FAILURE)
-        said = list(failures([e.dagster_event for e in entries if e.dagster_event is not None]))
-        return said or [f"  run {run_id[:8]} failed outside its steps: see it in the UI"]
+        return list(failures([e.dagster_event for e in entries if e.dagster_event is not None]))
 
 
 def failures(events: Sequence[dg.DagsterEvent]) -> Iterator[str]:

@@ -32,6 +32,7 @@ from wsdata_tests.e2e.homes import MICRO_RECIPE, Home
 # What these hold is about the store or the machine, not about the material.
 OF_THE_PLACE = {"costs", "retention", "engine_mirror"}
 WAIT_S = 3600.0
+MAX_BLOWS = 12  # a cluster that is struck for ever makes nothing
 
 
 @dataclass(kw_only=True)
@@ -57,8 +58,8 @@ class Blows:
 
     def __call__(self) -> None:
         """Strike until told to end: a pod of each kind in turn, now and then the database."""
-        kinds = ["worker", "run", "worker", "daemon", "database"]
-        while not self.ended.wait(self.dice.uniform(8, 20)):
+        kinds = ["worker", "database", "run", "worker", "daemon"]
+        while len(self.told) < MAX_BLOWS and not self.ended.wait(self.dice.uniform(10, 40)):
             self._strike(kinds[len(self.told) % len(kinds)])
 
     def _strike(self, kind: str) -> None:
@@ -159,7 +160,7 @@ def _is_processed(site: Site, wanted: int) -> bool:
         return False
 
 
-def conduct(site: Site, say: Callable[[str], None], attempts: int = 5) -> dict[str, Any]:
+def conduct(site: Site, say: Callable[[str], None], attempts: int = 20) -> dict[str, Any]:
     """Run the chart's conductor until it finds nothing left; give what it says.
 
     A conductor that was killed, or met a run that was, is started again, as its schedule would.
