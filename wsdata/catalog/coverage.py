@@ -120,12 +120,11 @@ def _cover(ledger: Ledger, store: BlobStore, rows: Sequence[Any]) -> None:
             return _is_known(connection, segment), False
         number = _insert(connection, segment)
         connection.execute(
-            sa.insert(LOCATOR_OBJECTS).values(
-                [
-                    {"sha256": sha256, "segment_id": number, "ordinal": ordinal}
-                    for ordinal, sha256 in enumerate(objects)
-                ]
-            )
+            sa.insert(LOCATOR_OBJECTS),
+            [
+                {"sha256": sha256, "segment_id": number, "ordinal": ordinal}
+                for ordinal, sha256 in enumerate(objects)
+            ],
         )
         return True, True
 

@@ -18,8 +18,6 @@ from wsdata.digest import canonical_json, digest
 from wsdata.errors import CatalogError
 from wsdata.records import Fact, ObjectRef, Order, Report
 
-_FACTS_PER_INSERT = 500
-
 
 def _now() -> str:
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
@@ -294,7 +292,7 @@ def _replace(
         for ref in refs
     ]
     if made:
-        connection.execute(sa.insert(OBJECTS).values(made))
+        connection.execute(sa.insert(OBJECTS), made)
 
 
 def _insert_facts(connection: sa.Connection, facts: list[Fact], seq: int) -> None:
@@ -302,8 +300,8 @@ def _insert_facts(connection: sa.Connection, facts: list[Fact], seq: int) -> Non
         {"seq": seq, "kind": each.kind, "subject": each.subject, "body": canonical_json(each.body)}
         for each in facts
     ]
-    for start in range(0, len(rows), _FACTS_PER_INSERT):
-        connection.execute(sa.insert(FACTS).values(rows[start : start + _FACTS_PER_INSERT]))
+    if rows:
+        connection.execute(sa.insert(FACTS), rows)
 
 
 def _append_commit(

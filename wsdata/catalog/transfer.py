@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 KIND = "wsdata catalog"
 FORMAT_VERSION = 1
 _COMMITS_PER_PAGE = 1000
-_ROWS_PER_INSERT = 500
+_ROWS_PER_INSERT = 5000
 _SUFFIXES = (".jsonl", ".jsonl.gz")
 
 
@@ -281,14 +281,14 @@ def _insert_all(
         waiting[OBJECTS] += entry["objects"]
         waiting[FACTS] += [_as_row(fact) for fact in entry["facts"]]
         for table, rows in waiting.items():
-            while len(rows) >= _ROWS_PER_INSERT:
-                connection.execute(sa.insert(table).values(rows[:_ROWS_PER_INSERT]))
-                del rows[:_ROWS_PER_INSERT]
+            if len(rows) >= _ROWS_PER_INSERT:
+                connection.execute(sa.insert(table), rows)
+                rows.clear()
         if extent.num_commits % _COMMITS_PER_PAGE == 0:
             tell(extent.num_commits, num_all)
     for table, rows in waiting.items():
         if rows:
-            connection.execute(sa.insert(table).values(rows))
+            connection.execute(sa.insert(table), rows)
     if ended != [extent]:
         raise _cut(path)
     return extent
