@@ -5,7 +5,7 @@ export PYTHONPATH := $(CURDIR)
 PY := .venv/bin/python
 WSDATA := .venv/bin/wsdata
 
-.PHONY: run ui test test-slow cluster lint setup clean help
+.PHONY: run ui test test-slow cluster conformance lint setup clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -27,13 +27,19 @@ ui: setup  ## the Dagster UI on the same state, at http://127.0.0.1:3000
 	@$(PY) launch.py ui
 
 test: setup lint  ## lint, types, import contracts, default tests
-	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not slow and not gpu"
+	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not slow and not gpu and not conformance"
 
 test-slow: setup lint  ## the long tests too
-	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not gpu"
+	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not gpu and not conformance"
 
 cluster: setup  ## the sample drops through S3, Postgres and Kubernetes on loopback: the same bytes
 	@$(PY) -m wsdata_tests.cluster.rehearsal $(ARGS)
+
+conformance: setup  ## what the project relies on, asked of a real cluster: KUBECONFIG=file
+ifneq ($(origin KUBECONFIG),command line)
+	$(error say which cluster: make conformance KUBECONFIG=file; docs/conformance.md tells what it does there)
+endif
+	@WSDATA_KUBECONFIG="$(abspath $(KUBECONFIG))" $(PY) -m pytest -q -m conformance wsdata_tests/cluster
 
 lint: setup
 	@.venv/bin/ruff check .

@@ -1,5 +1,6 @@
 """Who may ask what: service-account tokens, the API's certificate, and RBAC."""
 
+import re
 import secrets
 import threading
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from wsdata_tests.cluster.kube.objects import Object, Objects, Refused
 from wsdata_tests.cluster.kube.tls import make_certificates
 
 ADMIN = "kubernetes-admin"
+_ACCOUNT = re.compile(r"system:serviceaccount:[^:]+:[^:]+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,12 +64,26 @@ class Access:
                 self._tokens[token] = (namespace, name)
             return token
 
-    def user_of(self, authorization: str, *, is_anonymous_admin: bool) -> str:
-        """Return who asks.
+    def user_of(
+        self, authorization: str, *, is_anonymous_admin: bool, impersonated: str = ""
+    ) -> str:
+        """Return who asks, or who they ask as.
 
         Raises:
-            Refused: 401, the token is not known, or there is none where one is needed.
+            Refused: 401, the token is not known, or there is none where one is needed; 403, who
+                asks may not ask as another, or the other is no service account.
         """
+        user = self._holder_of(authorization, is_anonymous_admin=is_anonymous_admin)
+        if not impersonated:
+            return user
+        if user != ADMIN or _ACCOUNT.fullmatch(impersonated) is None:
+            raise Refused(
+                403, "Forbidden",
+                f'users "{impersonated}" is forbidden: User "{user}" cannot impersonate it',
+            )  # fmt: skip
+        return impersonated
+
+    def _holder_of(self, authorization: str, *, is_anonymous_admin: bool) -> str:
         scheme, _, token = authorization.partition(" ")
         if not authorization and is_anonymous_admin:
             return ADMIN

@@ -99,8 +99,12 @@ def _run_hooks(
 
 
 def _delete(kube: "Kube", path: str) -> None:
+    """Delete an object, and wait until it has gone with all that it owns."""
     try:
         kube.request("DELETE", f"{path}?propagationPolicy=Foreground")
+        while True:
+            kube.request("GET", path)
+            time.sleep(0.05)
     except Refused as refused:
         if refused.code != 404:
             raise

@@ -5,9 +5,11 @@ import secrets
 from typing import Any
 
 from wsdata_tests.cluster.kube.kubelet import Kubelet
-from wsdata_tests.cluster.kube.objects import BY_PLURAL, Object, Objects, owner_uids
+from wsdata_tests.cluster.kube.objects import BY_PLURAL, Object, Objects, now, owner_uids
 
+FOREGROUND = "foregroundDeletion"
 _MAX_BASE = 57
+_OWNERS = ("jobs", "cronjobs", "deployments", "replicasets")
 
 
 def pod_from_template(owner: Object, template: Object, labels: dict[str, str]) -> Object:
@@ -29,13 +31,37 @@ def pod_from_template(owner: Object, template: Object, labels: dict[str, str]) -
 def delete_with_dependents(
     objects: Objects, kubelet: Kubelet, plural: str, stored: Object, *, policy: str = "Background"
 ) -> None:
-    """Delete an object, and what it owns unless the policy is Orphan."""
+    """Delete an object, and what it owns unless the policy is Orphan.
+
+    By the policy Foreground it stays, marked, until what it owns has gone: `finish_foreground`.
+    """
     metadata = stored["metadata"]
+    namespace, name, uid = metadata.get("namespace", ""), metadata["name"], metadata["uid"]
     with objects.lock:
-        objects.remove(plural, metadata.get("namespace", ""), metadata["name"], uid=metadata["uid"])
-        for owned_plural in BY_PLURAL:
-            for owned in objects.owned_by(metadata["uid"], owned_plural):
-                _let_go(objects, kubelet, owned_plural, owned, metadata["uid"], policy)
+        owned = _owned(objects, uid)
+        if policy == "Foreground" and owned:
+            with objects.edit(plural, namespace, name, uid=uid) as body:
+                body["metadata"].setdefault("deletionTimestamp", now())
+                body["metadata"]["finalizers"] = [FOREGROUND]
+        else:
+            objects.remove(plural, namespace, name, uid=uid)
+        for owned_plural, one in owned:
+            _let_go(objects, kubelet, owned_plural, one, uid, policy)
+
+
+def finish_foreground(objects: Objects) -> None:
+    """Remove the objects that waited for all that they own to go."""
+    for plural in _OWNERS:
+        for stored in objects.select(plural):
+            metadata = stored["metadata"]
+            if FOREGROUND in (metadata.get("finalizers") or []) and not _owned(
+                objects, metadata["uid"]
+            ):
+                objects.remove(plural, metadata["namespace"], metadata["name"], uid=metadata["uid"])
+
+
+def _owned(objects: Objects, uid: str) -> list[tuple[str, Object]]:
+    return [(plural, one) for plural in BY_PLURAL for one in objects.owned_by(uid, plural)]
 
 
 def _let_go(
@@ -50,4 +76,4 @@ def _let_go(
     elif plural == "pods":
         kubelet.delete(owned)
     elif owner_uids(owned) == [uid]:
-        delete_with_dependents(objects, kubelet, plural, owned)
+        delete_with_dependents(objects, kubelet, plural, owned, policy=policy)

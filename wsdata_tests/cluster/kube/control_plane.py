@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wsdata_tests.cluster.kube.access import Access
 from wsdata_tests.cluster.kube.bubblewrap import check_containers_possible
+from wsdata_tests.cluster.kube.collector import finish_foreground
 from wsdata_tests.cluster.kube.deployments import DeploymentController
 from wsdata_tests.cluster.kube.images import image_from
 from wsdata_tests.cluster.kube.jobs import JobController
@@ -64,6 +65,7 @@ class ControlPlane:
             DeploymentController(self.objects, self.kubelet, self._record_pod).reconcile,
             self.kubelet.reconcile,
             hosts.reconcile,
+            lambda: finish_foreground(self.objects),
         ]
         self._servers: list[_Server] = []
 

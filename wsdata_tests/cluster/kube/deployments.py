@@ -38,6 +38,8 @@ class DeploymentController:
         current = self._objects.find("deployments", metadata["namespace"], metadata["name"])
         if current is None or current["metadata"]["uid"] != metadata["uid"]:
             return
+        if "deletionTimestamp" in current["metadata"]:
+            return
         spec = current["spec"]
         template_hash = _hash(spec["template"])
         pods = self._objects.owned_by(metadata["uid"], "pods")

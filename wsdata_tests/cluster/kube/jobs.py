@@ -65,10 +65,12 @@ class JobController:
             return
         memory = self._memory.setdefault(metadata["uid"], _Memory(time.monotonic()))
         pods = self._objects.owned_by(metadata["uid"], "pods")
-        if has_condition(current, "Complete") or has_condition(current, "Failed"):
+        is_leaving = "deletionTimestamp" in current["metadata"]
+        if is_leaving or has_condition(current, "Complete") or has_condition(current, "Failed"):
             for pod in pods:
                 self._release_ended(pod)
-            self._collect_when_old(current, memory)
+            if not is_leaving:
+                self._collect_when_old(current, memory)
             return
         with self._objects.edit("jobs", metadata["namespace"], metadata["name"]) as body:
             self._advance(body, pods, memory)

@@ -42,13 +42,13 @@ class Kubelet:
             threading.Thread(target=_end_late, args=(run, float(deadline_s)), daemon=True).start()
 
     def _remove(self, pod: Object) -> None:
-        """Remove a pod that must go and has ended, once its Job has counted it."""
+        """Remove a pod that must go and has ended, once nobody holds it: its Job until counted."""
         metadata = pod["metadata"]
         if pod["status"]["phase"] not in _TERMINAL:
             with self._objects.edit("pods", metadata["namespace"], metadata["name"]) as body:
                 body["status"]["phase"] = "Failed"
             return
-        if JOB_FINALIZER not in (metadata.get("finalizers") or []):
+        if not metadata.get("finalizers"):
             self._objects.remove(
                 "pods", metadata["namespace"], metadata["name"], uid=metadata["uid"]
             )

@@ -15,6 +15,7 @@ from wsdata_tests.cluster.kube.discovery import discovery_of
 from wsdata_tests.cluster.kube.logs import LogRequest
 from wsdata_tests.cluster.kube.objects import BY_PLURAL, Object, Refused
 from wsdata_tests.cluster.kube.selectors import field_matcher, label_matcher
+from wsdata_tests.cluster.kube.strict import check_known_fields
 from wsdata_tests.cluster.kube.verbs import scale_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ class Handler(BaseHTTPRequestHandler):
         raw = self.rfile.read(length) if length else b""
         try:
             self.user = self.plane.access.user_of(
-                self.headers.get("Authorization", ""), is_anonymous_admin=self.is_anonymous_admin
+                self.headers.get("Authorization", ""),
+                is_anonymous_admin=self.is_anonymous_admin,
+                impersonated=self.headers.get("Impersonate-User", ""),
             )
             body = _parse(raw, self.headers.get("Content-Type", ""))
             self._route(parts.path.rstrip("/"), body)
@@ -123,10 +126,10 @@ class Handler(BaseHTTPRequestHandler):
         if self.command == "POST":
             if not isinstance(body, dict):
                 raise Refused(400, "BadRequest", "a body with the object is required")
-            if self._asks("dryRun") or self.query.get("dryRun") == "All":
-                self._answer(201, body)
-                return
-            self._answer(201, verbs.create(plural, namespace, body))
+            if self.query.get("fieldValidation") == "Strict":
+                check_known_fields(body)
+            is_dry = self.query.get("dryRun") == "All"
+            self._answer(201, verbs.create(plural, namespace, body, is_dry=is_dry))
             return
         labels, fields = self.query.get("labelSelector", ""), self.query.get("fieldSelector", "")
         if self._asks("watch"):

@@ -23,7 +23,7 @@ class Verbs:
             if self._objects.find("namespaces", "", name) is None:
                 self.create("namespaces", "", {"metadata": {"name": name}})
 
-    def create(self, plural: str, namespace: str, body: Object) -> Object:
+    def create(self, plural: str, namespace: str, body: Object, *, is_dry: bool = False) -> Object:
         body = copy.deepcopy(body)
         known = BY_PLURAL.get(plural)
         if known is not None:
@@ -40,6 +40,10 @@ class Verbs:
             _check_selector(body)
         if plural == "persistentvolumeclaims":
             body["status"] = {"phase": "Bound"}
+        if is_dry:
+            if self._objects.find(plural, namespace, body["metadata"].get("name", "")):
+                raise Refused(409, "AlreadyExists", f"{plural} by that name exists")
+            return body
         made = self._objects.create(plural, namespace, body)
         if plural == "namespaces":
             account = {
