@@ -48,9 +48,15 @@ OBJECTS = sa.Table(
         sqlite_where=sa.text("end_seq IS NULL"),
         postgresql_where=sa.text("end_seq IS NULL"),
     ),
-    sa.Index("objects_by_partition", "partition", "name"),
+    sa.Index("objects_by_key", "partition", "name", "begin_seq"),
     sa.Index("objects_by_name", "name", "begin_seq"),
     sa.Index("objects_by_sha", "sha256"),
+    sa.Index(  # what a view asks for: the few that ended since
+        "objects_by_end",
+        "end_seq",
+        sqlite_where=sa.text("end_seq IS NOT NULL"),
+        postgresql_where=sa.text("end_seq IS NOT NULL"),
+    ),
 )
 FACTS = sa.Table(
     "facts",
