@@ -9,7 +9,6 @@ live objects carry this order's digest, and the store has them and the blobs tha
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,13 +17,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from wsdata import tables
 from wsdata.catalog.objects import read_object, read_objects
-from wsdata.digest import canonical_json, digest, sha256_bytes
-from wsdata.errors import NotReady, ObjectMissing
+from wsdata.digest import sha256_bytes
+from wsdata.errors import NotReady
 from wsdata.ids import parse_shard_group
 from wsdata.records import Fact, ObjectRef, Order, Report, table_key
+from wsdata.units import UNIT, Units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     import polars as pl
 
@@ -145,6 +146,7 @@ class StepRun:
         self.progress = progress
         self.params = order.params
         self.settings = order.settings
+        self.units = Units(order, store)
 
     @property
     def ledger(self) -> Ledger:
@@ -186,7 +188,13 @@ class StepRun:
         return {"key": key, "sha256": sha256_bytes(content), "size_bytes": len(content)}
 
     def unit(
-        self, subject: str, compute: Callable[[], dict[str, Any]], *, blobs: tuple[str, ...] = ()
+        self,
+        subject: str,
+        compute: Callable[[], dict[str, Any]],
+        *,
+        blobs: tuple[str, ...] = (),
+        kind: str = UNIT,
+        amounts: Callable[[dict[str, Any]], dict[str, float]] | None = None,
     ) -> dict[str, Any]:
         """Return a unit's result, computing it only where no earlier run of this step did.
 
@@ -200,35 +208,15 @@ class StepRun:
             compute: Makes the result; called at most once.
             blobs: Dotted paths into the result, where ``*`` is every item, that name keys which
                 must still be in the store; else the unit is computed again.
+            kind: What sort of unit it is, where a step has several: each is timed by itself.
+            amounts: What a result that was made now amounts to, such as ``media_s``, for whoever
+                asks how fast the step is; in no row.
         """
-        name = digest([self.order.stage, self.order.step, subject])
-        step = f"{self.order.stage}.{self.order.step}/{self.order.version_digest}"
-        key = f"progress/{step}/{name[:2]}/{name}.json"
-        try:
-            kept = json.loads(self.store.get(key))
-            if all(
-                self.store.size(blob) is not None
-                for path in blobs
-                for blob in _at_path(kept, path.split("."))
-            ):
-                return kept
-        except ObjectMissing:
-            pass
-        result = compute()
-        self.store.put(key, canonical_json(result).encode())
-        return result
+        return self.units.unit(subject, compute, blobs=blobs, kind=kind, amounts=amounts)
 
-
-def _at_path(value: Any, path: list[str]) -> list[str]:
-    if value is None:
-        return []
-    if not path:
-        return [value]
-    head, rest = path[0], path[1:]
-    if head == "*":
-        items = value.values() if isinstance(value, dict) else value
-        return [found for item in items for found in _at_path(item, rest)]
-    return _at_path(value.get(head), rest)
+    def at_work(self) -> AbstractContextManager[None]:
+        """Count the time inside as the units', where what makes them is done before `unit`."""
+        return self.units.at_work()
 
 
 def build_order(
@@ -359,9 +347,8 @@ def execute(
             a table's schema.
     """
     module, _, name = function.partition(":")
-    result: StepResult = getattr(importlib.import_module(module), name)(
-        StepRun(order, store, progress, ledger)
-    )
+    run = StepRun(order, store, progress, ledger)
+    result: StepResult = getattr(importlib.import_module(module), name)(run)
     if set(result.tables) != set(order.tables):
         raise ValueError(
             f"{order.stage}/{order.step}: made tables {sorted(result.tables)}, ordered were "
@@ -381,11 +368,12 @@ def execute(
             sha256=sha256,
             num_rows=rows.height,
         )
+    run.units.put_speeds()
     return Report(
         order_digest=order.digest,
         version_digest=order.version_digest,
         objects=objects,
         facts=result.facts,
-        metrics=result.metrics,
+        metrics=result.metrics | run.units.metrics(),
         display=result.display,
     )

@@ -105,6 +105,12 @@ def _print_asset(run: StepRun, asset_id: str) -> dict[str, Any]:
     return found
 
 
+def _video_s(found: dict[str, Any]) -> dict[str, float]:
+    probe = found["probe"]
+    is_video = probe.get("media_kind") == "video"
+    return {"media_s": (probe.get("duration_s") or 0.0) if is_video else 0.0}
+
+
 def print_rows(asset_id: str, prints: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Turn a child's prints into rows: hashes as bytes, numbered in order of time."""
     return [
@@ -131,7 +137,9 @@ def run(run: StepRun) -> StepResult:
     probes: list[dict[str, Any]] = []
     prints: list[dict[str, Any]] = []
     for done, asset_id in enumerate(asset_ids, 1):
-        found = run.unit(asset_id, lambda asset_id=asset_id: _print_asset(run, asset_id))
+        found = run.unit(
+            asset_id, lambda asset_id=asset_id: _print_asset(run, asset_id), amounts=_video_s
+        )
         probes.append({"asset_id": asset_id, **found["probe"]})
         prints += [{**row, "method": METHOD} for row in print_rows(asset_id, found["prints"])]
         run.progress(done, len(asset_ids), f"{asset_id[:12]} {found['probe']['status']}")

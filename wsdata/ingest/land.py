@@ -65,12 +65,17 @@ def run(run: StepRun) -> StepResult:
         ObjectMissing: A raw object was lost, and no landing copy of it is kept.
     """
     zone, drop = open_landing(run.settings["landing"]), run.order.partition
-    paths = run.unit("listing:" + drop, lambda: _listing(zone, drop))["paths"]
+    paths = run.unit("listing:" + drop, lambda: _listing(zone, drop), kind="listing")["paths"]
     land = _lander(run, zone, drop)
     landed: list[dict[str, Any]] = []
 
     def work(path: str) -> dict[str, Any]:
-        return run.unit(f"{drop}/{path}", functools.partial(land, path), blobs=("key",))
+        return run.unit(
+            f"{drop}/{path}",
+            functools.partial(land, path),
+            blobs=("key",),
+            amounts=lambda landed: {"size_bytes": landed["size_bytes"]},
+        )
 
     for path, one in zip(paths, _in_order(work, paths, _num_files_at_once(run, zone)), strict=True):
         landed.append(one)

@@ -117,7 +117,11 @@ def run(run: StepRun) -> StepResult:
     rows: list[dict[str, Any]] = []
     unread: list[str] = []
     for done, asset_id in enumerate(asset_ids, 1):
-        found = run.unit(asset_id, lambda asset_id=asset_id: _print_member(vault, asset_id, level))
+        found = run.unit(
+            asset_id,
+            lambda asset_id=asset_id: _print_member(vault, asset_id, level),
+            amounts=lambda told: {"media_s": max((p["time_s"] for p in told["prints"]), default=0)},
+        )
         rows += _rows_of_member(asset_id, found, is_fit=is_fit)
         if not found["prints"]:
             unread.append(f"{asset_id[:12]}: {found['status']}, {found['reason'] or 'no picture'}")

@@ -243,7 +243,10 @@ def _label_clip(run: StepRun, clip: Mapping[str, Any]) -> dict[str, Any]:
         pairs_hw = [(first.pixels, second.pixels) for first, second in pairs]
         return asdict(camera_motion(pairs_hw, intervals_s))
 
-    found = run.unit(f"{clip['clip_id']}/{clip['pack_sha256']}", compute)
+    length_s = clip["duration_s"] or 0.0
+    found = run.unit(
+        f"{clip['clip_id']}/{clip['pack_sha256']}", compute, amounts=lambda _: {"media_s": length_s}
+    )
     return {"clip_id": clip["clip_id"], **found, "model_version": MODEL_VERSION}
 
 

@@ -111,10 +111,11 @@ def _answer_all(
             waiting.append(request)
         else:
             answers[request.facts.clip_id] = kept
-    for batch in batches(waiting, captioner):
-        for request, answer in zip(batch, captioner.caption(batch), strict=True):
-            answers[request.facts.clip_id] = _keep(run, captioner, request, answer)
-            run.progress(len(answers), len(requests), request.facts.clip_id)
+    with run.at_work():
+        for batch in batches(waiting, captioner):
+            for request, answer in zip(batch, captioner.caption(batch), strict=True):
+                answers[request.facts.clip_id] = _keep(run, captioner, request, answer)
+                run.progress(len(answers), len(requests), request.facts.clip_id)
     return answers
 
 

@@ -172,7 +172,12 @@ def _embed_clip(
             tags = tagger.embed(frames)[1] or []
         return {"vector": mean_unit_vector(vectors_nd), "tags": mean_tags(tags)}
 
-    found = run.unit(f"{clip['clip_id']}/{clip['pack_sha256']}/{embedder.version}", compute)
+    length_s = clip["duration_s"] or 0.0
+    found = run.unit(
+        f"{clip['clip_id']}/{clip['pack_sha256']}/{embedder.version}",
+        compute,
+        amounts=lambda _: {"media_s": length_s},
+    )
     return {
         "clip_id": clip["clip_id"],
         "asset_id": clip["asset_id"],

@@ -13,6 +13,7 @@ from wsdata.catalog.objects import read_object
 from wsdata.errors import CatalogError, IntegrityError, ObjectMissing
 from wsdata.orders import FactInput, Input, Step, StepResult, StepRun
 from wsdata.records import ObjectRef, table_key
+from wsdata.units import SPEEDS
 
 if TYPE_CHECKING:
     from wsdata.catalog.ledger import Ledger
@@ -45,6 +46,7 @@ _KEPT_PREFIXES = {
     "inbox/": "reports of trainers",
     "mirror/": "engine mirror: logs, and links to rows",
     "locator/": "segment of the locator, which takes away what it no longer needs",
+    SPEEDS: "how fast a step was, for capacity",  # asked before the reports that it lies among
 }
 
 # Made into something else that is kept; they save work where that is lost.

@@ -11,6 +11,8 @@ USD_PER_TB_MONTH = 11.0
 EGRESS_USD_PER_TB = (20.0, 50.0)  # between regions or providers, at list price (section 9.3)
 BYTES_PER_TB = 10**12
 
+# Orders, reports and speeds are in none: how many there are depends on which workers were lost,
+# and these rows do not.
 KINDS = {
     "raw": "raw/",
     "transcodes": "derived/transcodes",

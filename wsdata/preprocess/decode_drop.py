@@ -84,7 +84,12 @@ def run(run: StepRun, *, job_runner: RunJob = run_job) -> StepResult:
 
     def work(asset: _Asset) -> dict[str, Any]:
         begun = time.monotonic()
-        kept = run.unit(asset.subject, lambda: _decode_asset(run, asset, job_runner), blobs=BLOBS)
+        kept = run.unit(
+            asset.subject,
+            lambda: _decode_asset(run, asset, job_runner),
+            blobs=BLOBS,
+            amounts=lambda told: {"media_s": told.get("decoded_s") or 0.0},
+        )
         seconds[asset.asset_id] = time.monotonic() - begun
         return kept
 

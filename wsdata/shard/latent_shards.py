@@ -174,6 +174,8 @@ def _encode_all(
                     run, tokenizer, dtype, source, sample, subject
                 ),
                 blobs=("key",),
+                kind=sample["rung"] if sample["num_frames"] > 1 else "still",
+                amounts=lambda _, sample=sample: {"num_frames": sample["num_frames"]},
             )
         except _SampleLostError as error:  # not kept: a rerun looks again, lest a bad GPU decide
             unit = {"loss": [error.reason, error.detail]}
@@ -328,6 +330,7 @@ def _write_shards(
                     run.store, sample_ids, read, max_bytes=max_bytes
                 ),
                 blobs=("shard_key",),
+                kind="shard",
             )
             shards.append({"bucket": bucket, **written})
     return shards

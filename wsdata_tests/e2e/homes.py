@@ -11,6 +11,7 @@ from typing import Any
 from wsdata.catalog.ledger import Ledger
 from wsdata.deployment import Deployment, load_deployment
 from wsdata.store import BlobStore
+from wsdata.units import SPEEDS
 
 ROOT = Path(__file__).parents[2]
 AUDIT = Path(__file__).with_name("audit")
@@ -62,9 +63,9 @@ class Home:
         }
 
     def blobs(self) -> dict[str, bytes]:
-        """Whole content of the store but other engines' mirror."""
+        """Whole content of the store but other engines' mirror, and how long workers took."""
         return {
             key: self.store.get(key)
             for key, _ in self.store.list("")
-            if not key.startswith("mirror/")
+            if not key.startswith(("mirror/", SPEEDS))
         }

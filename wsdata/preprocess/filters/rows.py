@@ -256,7 +256,10 @@ def _one_clip(
         return entries
 
     try:
-        return checked() if subject is None else run.unit(subject(clip), checked)
+        if subject is None:
+            return checked()
+        length_s = clip["duration_s"] or 0.0
+        return run.unit(subject(clip), checked, amounts=lambda _: {"media_s": length_s})
     except _NOT_THE_CLIPS_FAULT:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a model raises on a clip, the others go on
