@@ -45,8 +45,8 @@ class Summary:
     skipped: list[str] = field(default_factory=list[str])
     refused: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     failed: list[str] = field(default_factory=list[str])
-    version: str | None = None
     lost: list[str] = field(default_factory=list[str])
+    version: str | None = None
 
 
 class MainJob:
@@ -152,6 +152,8 @@ class MainJob:
         )
         for line in done.faults:
             self.progress.say(line)
+        if done.is_lost:
+            self.summary.lost.append(f"{spec.name}[{partition}]")
         return done.is_ok
 
     def do_all(
@@ -159,8 +161,6 @@ class MainJob:
     ) -> dict[str, bool]:
         """Do what is unfinished of several partitions, as many at once as runs may be.
 
-        if done.is_lost:
-            self.summary.lost.append(f"{spec.name}[{partition}]")
         Returns:
             For each partition, whether nothing of it failed.
         """
@@ -281,6 +281,7 @@ def describe(job: MainJob) -> tuple[dict[str, Any], list[str]]:
         "skipped": done.skipped,
         "refused": done.refused,
         "failed": done.failed,
+        "lost": done.lost,
         "version": done.version,
     }
     seconds = sum(run["seconds"] for run in done.runs)
@@ -289,7 +290,6 @@ def describe(job: MainJob) -> tuple[dict[str, Any], list[str]]:
         if done.runs
         else f"everything is done: {len(done.skipped)} partitions asked, nothing run"
     ]
-        "lost": done.lost,
     lines += [f"failed: {name}" for name in done.failed]
     version = done.version
     if version is None or not bench.ledger.live("dataset_index", version):
