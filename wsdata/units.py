@@ -62,11 +62,11 @@ class Pace:
             self.made_s += time.perf_counter() - self._begun_s
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able form, to the millisecond."""
+        """Return a JSON-able form, to the microsecond."""
         return {
             "num_made": self.num_made,
             "num_kept": self.num_kept,
-            "made_s": round(self.made_s, 3),
+            "made_s": round(self.made_s, 6),
             "amounts": {name: round(amount, 3) for name, amount in self.amounts.items()},
         }
 

@@ -3,11 +3,12 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wsdata.cli.main import Answer
 from wsdata.cli.opened import table
 from wsdata.deployment import Deployment, load_deployment
+from wsdata.observability.capacity import HOUR_S
 from wsdata.observability.capacity_inputs import (
     STATED,
     Inputs,
@@ -38,22 +39,32 @@ OPTIONS = {  # of the command line -> inputs of the model
 
 def capacity(args: argparse.Namespace) -> Answer:
     """``capacity``."""
-    inputs, kill_rates, notes = _inputs(args)
+    taken = _taken(args)
     if args.helm_values:
-        values = helm_values(size_pools(inputs.values))
-        return Answer(values, [f"# {note}" for note in notes] + helm_lines(inputs))
-    data = answer(inputs, kill_rates)
-    data["notes"] = notes
+        values = helm_values(size_pools(taken.inputs.values))
+        return Answer(values, [f"# {note}" for note in taken.notes] + helm_lines(taken.inputs))
+    data = answer(taken.inputs, taken.kill_rates)
+    data |= {"speeds": taken.speeds, "notes": taken.notes}
     return Answer(data, _lines(data, is_long=args.long))
 
 
-def _inputs(args: argparse.Namespace) -> tuple[Inputs, list[Any], list[str]]:
+class _Taken(NamedTuple):
+    """Inputs, what else the deployment says of itself, and what to tell of both."""
+
+    inputs: Inputs
+    kill_rates: list[Any]
+    speeds: list[dict[str, Any]]
+    notes: list[str]
+
+
+def _taken(args: argparse.Namespace) -> _Taken:
     """The reference, then what the deployment says and has measured, files, options."""
-    inputs, kill_rates, notes = reference_inputs(), [], []
+    taken = _Taken(reference_inputs(), [], [], [])
     if not args.reference:
         deployment = load_deployment(Path(args.home) if args.home else None)
-        inputs = replace_inputs(inputs, _pool_inputs(deployment))
-        inputs, kill_rates, notes = _measured(inputs, deployment, args.min_hours)
+        inputs = replace_inputs(taken.inputs, _pool_inputs(deployment))
+        taken = _measured(inputs, deployment, args)
+    inputs = taken.inputs
     if args.measured:
         inputs = replace_inputs(inputs, load_measured(Path(args.measured)))
     if args.config:
@@ -63,7 +74,7 @@ def _inputs(args: argparse.Namespace) -> tuple[Inputs, list[Any], list[str]]:
         for option, name in OPTIONS.items()
         if getattr(args, option) is not None
     }
-    return replace_inputs(inputs, stated), kill_rates, notes
+    return taken._replace(inputs=replace_inputs(inputs, stated))
 
 
 def _pool_inputs(deployment: Deployment) -> dict[str, tuple[Any, Origin]]:
@@ -74,24 +85,39 @@ def _pool_inputs(deployment: Deployment) -> dict[str, tuple[Any, Origin]]:
     }
 
 
-def _measured(
-    inputs: Inputs, deployment: Deployment, min_hours: float
-) -> tuple[Inputs, list[Any], list[str]]:
-    """Take yields and bytes from the catalog, where it holds enough to go by."""
+def _measured(inputs: Inputs, deployment: Deployment, args: argparse.Namespace) -> _Taken:
+    """Take yields and bytes from the catalog, and speeds from workers, where there is enough."""
     from wsdata.observability.capacity_measure import measure
+    from wsdata.observability.capacity_speeds import read_speeds, speed_inputs
 
     if "://" not in deployment.catalog and not Path(deployment.catalog).exists():
-        return inputs, [], [f"nothing measured: no catalog in {deployment.home}"]
+        return _Taken(inputs, [], [], [f"nothing measured: no catalog in {deployment.home}"])
     print("reading this deployment's catalog", file=sys.stderr)
-    found = measure(deployment.open_ledger(), deployment.open_store())
-    if found.raw_hours < min_hours or not found.values:
-        note = (
-            f"nothing measured is used: the catalog holds {found.raw_hours:.3g} hours of raw "
-            f"video, fewer than --min-hours {min_hours:g}"
+    store = deployment.open_store()
+    found = measure(deployment.open_ledger(), store)
+    notes: list[str] = []
+    shares: dict[str, float] = {}
+    if found.raw_hours < args.min_hours or not found.values:
+        notes.append(
+            f"no yields that were measured are used: the catalog holds {found.raw_hours:.3g} "
+            f"hours of raw video, fewer than --min-hours {args.min_hours:g}"
         )
-        return inputs, found.kill_rates, [note]
-    note = f"{len(found.values)} inputs are measured on {found.raw_hours:.3g} hours of raw video"
-    return replace_inputs(inputs, found.values), found.kill_rates, [note]
+    else:
+        said = f"on {found.raw_hours:.3g} hours of raw video"
+        notes.append(f"{len(found.values)} inputs are measured {said}")
+        inputs, shares = replace_inputs(inputs, found.values), found.worked_shares
+    speeds = read_speeds(store)
+    timed = speed_inputs(speeds, args.min_worker_hours * HOUR_S, shares)
+    least = f"--min-worker-hours {args.min_worker_hours:g}"
+    for names, said in (
+        (timed.values, "speeds measured by this deployment's own workers"),
+        (timed.too_little, f"speeds not used, of less work than {least}"),
+        (timed.without_gpu, "speeds of workers without a GPU, each of which stands for one GPU"),
+    ):
+        if names:
+            notes.append(f"{len(names)} {said}: {', '.join(names)}")
+    told = [speed.to_json() for speed in speeds]
+    return _Taken(replace_inputs(inputs, timed.values), found.kill_rates, told, notes)
 
 
 def _lines(data: dict[str, Any], *, is_long: bool) -> list[str]:
@@ -117,6 +143,8 @@ def _lines(data: dict[str, Any], *, is_long: bool) -> list[str]:
     lines += table(["pool", "hours of work", "GPUs", "workers at once", "basis"], pools)
     if data["kill_rates"]:
         lines += ["", "KILL RATES, measured", *_kill_lines(data["kill_rates"])]
+    if data["speeds"]:
+        lines += ["", "SPEEDS, measured", *_speed_lines(data["speeds"])]
     if data["warnings"]:
         lines += ["", "WARNINGS", *(f"- {text}" for text in data["warnings"])]
     return [*lines, "", *_contradiction_lines(data["contradictions"], is_long=is_long)]
@@ -129,6 +157,23 @@ def _kill_lines(rates: list[dict[str, Any]]) -> list[str]:
             [r["filter"], r["num_in"], r["num_stopped"], f"{r['kill_share']:.1%}",
              "{:.0%} to {:.0%}".format(*r["typical"]) if r["typical"] else ""]
             for r in rates
+        ],
+    )  # fmt: skip
+
+
+def _speed_lines(speeds: list[dict[str, Any]]) -> list[str]:
+    def told(number: float | None) -> str:
+        return short(number) if number else ""
+
+    header = ["step", "unit", "code", "workers", "GPUs", "hours", "units", "units/s", "x real time",
+              "bytes/s"]  # fmt: skip
+    return table(
+        header,
+        [
+            [s["step"], s["kind"], s["code_version"], s["num_workers"], s["num_gpus"],
+             short(s["worker_s"] / HOUR_S), short(s["num_units"]), told(s["units_per_worker_s"]),
+             told(s["realtime_factor"]), told(s["bytes_per_worker_s"])]
+            for s in speeds
         ],
     )  # fmt: skip
 

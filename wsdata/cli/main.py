@@ -180,6 +180,8 @@ def _add_capacity(capacity: argparse.ArgumentParser) -> None:
     capacity.add_argument("--measured", metavar="FILE", help="JSON of measured inputs")
     capacity.add_argument("--min-hours", type=float, default=10.0, metavar="H",
                           help="hours in the catalog from which on it measures")  # fmt: skip
+    capacity.add_argument("--min-worker-hours", type=float, default=0.1, metavar="H",
+                          help="hours of work from which on a step's speed is used")  # fmt: skip
     capacity.add_argument("--reference", action="store_true", help="take nothing from this home")
     capacity.add_argument("--helm-values", action="store_true", help="print the pools' sizes")
     capacity.add_argument("--long", action="store_true", help="all inputs and contradictions")

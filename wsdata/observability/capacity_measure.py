@@ -1,7 +1,7 @@
 """What a deployment's own catalog says about yields and bytes: inputs that need no clock.
 
 Read from rows alone: probes, clips, gates, transcodes, frame packs, kill rates, and the newest
-dataset index. How fast machines are is not in the catalog; that comes in a measured file.
+dataset index. How fast machines are is not in the catalog; that is for `capacity_speeds`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,14 @@ MAX_HOURS = 100_000.0  # of raw video looked at; drops beyond it would say the s
 MAX_INDEX_ROWS = 20_000_000  # of the newest dataset index; a larger one is not read whole
 MS_PER_S = 1000
 RUNG_FPS = 24  # of every rung whose name says nothing else
+
+# What the pool of `preprocess/decode` does beside it.
+BESIDE_DECODE = (
+    "ingest/fingerprints",
+    *(f"preprocess/{name}_scores" for name in FILTERS if name != "technical"),
+    "label/camera_motion",
+)
+_GATED = "gated by "  # how the reason begins of a score that cost nothing
 
 TYPICAL_KILL_SHARES = {  # section 2.6, of each filter's own input
     "technical": (0.10, 0.20),
@@ -62,11 +70,14 @@ class Measured(NamedTuple):
         raw_hours: Hours of raw video that it rests on.
         values: Inputs of the model by name, with what each rests on.
         kill_rates: By filter, in the order of the funnel.
+        worked_shares: Of the steps of `BESIDE_DECODE` that worked, seconds of video that they
+            looked at over seconds of raw video.
     """
 
     raw_hours: float
     values: dict[str, tuple[float, Origin]]
     kill_rates: list[KillRate]
+    worked_shares: dict[str, float]
 
 
 def measure(ledger: Ledger, store: BlobStore) -> Measured:
@@ -94,7 +105,8 @@ def measure(ledger: Ledger, store: BlobStore) -> Measured:
     }
     if version is not None and index.height:
         values |= _latents(version, index, curated)
-    return Measured(hours, values, _kill_rates(stopped))
+    shares = {name: sums[name] / sums["raw_s"] for name in BESIDE_DECODE if sums[name]}
+    return Measured(hours, values, _kill_rates(stopped), shares)
 
 
 def _add_drop(
@@ -132,6 +144,12 @@ def _add_drop(
         ("curated_s", clips.join(curated, on="clip_id", how="semi"), "duration_s"),
     ):
         sums[name] += float(frame[column].sum())
+    sums["ingest/fingerprints"] += float(timed["duration_s"].sum())
+    for name in BESIDE_DECODE[1:]:
+        made = rows(name.partition("/")[2])
+        if "reason" in made.columns:
+            made = made.filter(~pl.col("reason").fill_null("").str.starts_with(_GATED))
+        sums[name] += float(clips.join(made, on="clip_id", how="semi")["duration_s"].sum())
     for row in rows("kill_rates").iter_rows(named=True):
         stopped[f"{row['filter']} in"] += row["num_in"]
         stopped[f"{row['filter']} stopped"] += row["num_stopped"]

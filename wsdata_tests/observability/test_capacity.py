@@ -27,7 +27,7 @@ from wsdata.observability.capacity_report import SECTIONS, answer, short, size_p
 from wsdata.observability.cost import USD_PER_TB_MONTH
 from wsdata.preprocess.ladder import RUNG_SIZES
 from wsdata.steps import STEPS
-from wsdata_tests.lifecycle.fabricated import A, B, asset_id
+from wsdata_tests.lifecycle.fabricated import A, B
 
 ROOT = Path(__file__).parents[2]
 FULL = Assumptions(encode_plan="full_ladder")
@@ -284,22 +284,6 @@ def test_numbers_are_short():
 
 
 # a catalog ------------------------------------------------------------------------------------
-
-SECONDS = {"film": 20.0, "copy": 20.0, "lake": 10.0, "tape": 30.0}
-IN = {A: ("film", "lake"), B: ("film", "copy", "tape")}
-
-
-@pytest.fixture
-def timed(home):
-    """The fabricated home, its probes with durations."""
-    for drop, names in IN.items():
-        probes = [
-            {"asset_id": asset_id(name), "media_kind": "video", "status": "ok",
-             "duration_s": SECONDS[name]}
-            for name in names
-        ]  # fmt: skip
-        home.commit(drop, {"probes": probes}, version="2")
-    return home
 
 
 def test_a_catalog_is_measured(timed):
