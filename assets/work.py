@@ -5,7 +5,7 @@ and when its order is finished is told by `wsdata.orders`; nothing here computes
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dagster as dg
@@ -14,6 +14,8 @@ from resources.compute_pool import ComputePools
 from resources.recipes import RecipesResource
 from wsdata import orders
 from wsdata.catalog.ledger import Ledger
+from wsdata.catalog.presence import Presence
+from wsdata.catalog.view import LedgerView
 from wsdata.deployment import Deployment
 from wsdata.digest import short_digest
 from wsdata.errors import NotReady
@@ -38,6 +40,7 @@ class Workbench:
     """Everything that building, judging and committing orders needs.
 
     Where `asks_blobs`, a step is done only if the store has every blob that its rows name.
+    `presence` is what a pass has seen of the store; without it each question asks anew.
     """
 
     deployment: Deployment
@@ -45,9 +48,26 @@ class Workbench:
     store: BlobStore
     recipes: RecipesResource
     asks_blobs: bool = True
+    presence: Presence | None = None
 
-    def order(self, step: Step, partition: str) -> Order:
-        """Build the order of a step from what is live now.
+    def for_one_pass(self) -> "Workbench":
+        """The same for one who asks about every partition: it remembers what it was told.
+
+        What is live is as of the last `renew`; what the store had once is taken to be there.
+        """
+        return replace(
+            self,
+            ledger=LedgerView(self.ledger),
+            presence=Presence(self.store, asks_blobs=self.asks_blobs),
+        )
+
+    def renew(self) -> None:
+        """See what was committed since: for one who remembers."""
+        if isinstance(self.ledger, LedgerView):
+            self.ledger.renew()
+
+    def order(self, step: Step, partition: str, *, is_for_work: bool = True) -> Order:
+        """Build the order of a step from what is live now; see `wsdata.orders.build_order`.
 
         Raises:
             NotReady: An input of the step has nothing live.
@@ -62,6 +82,7 @@ class Workbench:
             recipe=self.recipes.for_partition(self.ledger, step.partition, partition),
             extra_params=cut_params(stated) if is_cut else None,
             as_of=stated.get("seq") if is_cut else None,
+            is_for_work=is_for_work,
         )
 
     def finished(self, step: Step, order: Order) -> Report | None:
@@ -73,21 +94,24 @@ class Workbench:
             return Report(
                 order_digest=order.digest, version_digest=order.version_digest, objects=kept
             )
-        return orders.finished(order, self.ledger, self.store, asks_blobs=self.asks_blobs)
+        return orders.finished(
+            order, self.ledger, self.store, asks_blobs=self.asks_blobs, presence=self.presence
+        )
 
     def is_finished(self, step: Step, partition: str) -> bool:
         """Whether nothing is left to do for a step: its inputs are there, and its order is done."""
         try:
-            return self.finished(step, self.order(step, partition)) is not None
+            return self.finished(step, self.order(step, partition, is_for_work=False)) is not None
         except NotReady:
             return False
 
     def kept(self, step: Step, partition: str) -> dict[str, ObjectRef] | None:
         """Live objects of a step, of whatever order, if the store has all of them, else None."""
+        presence = self.presence or Presence(self.store, asks_blobs=self.asks_blobs)
         found: dict[str, ObjectRef] = {}
         for table in step.tables:
             refs = self.ledger.live(table, partition)
-            if not refs or orders.is_lost(self.store, refs[0], asks_blobs=self.asks_blobs):
+            if not refs or presence.is_lost(refs[0]):
                 return None
             found[table] = refs[0]
         return found

@@ -31,7 +31,7 @@ from resources.worker_pods import (
     worker_job,
 )
 from resources.workers import TAIL_LINES, WorkerJob, WorkerLost, last_error, step_failure
-from wsdata import orders
+from wsdata.catalog.presence import Presence
 from wsdata.deployment import Kubernetes
 from wsdata.digest import sha256_bytes
 from wsdata.records import Report
@@ -258,7 +258,8 @@ class _Watch:
         if ended.kind != "done" or not key or self.store.size(key) is None:
             return False
         report = Report.from_json(json.loads(self.store.get(key)))
-        return not any(orders.is_lost(self.store, ref) for ref in report.objects.values())
+        presence = Presence(self.store)
+        return not any(presence.is_lost(ref) for ref in report.objects.values())
 
     def _follow(self, pod: str) -> None:
         """Pass a pod's log on to the run, once."""

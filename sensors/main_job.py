@@ -32,6 +32,7 @@ from wsdata.recipe import Recipe
 SHOWN_SHARDS = 5
 MAX_WAVES = 4  # runs of one partition before a step that never gets done is called a fault
 MAX_PASSES = 3  # over all drops: what lands later can matter to what was landed before
+MAX_COUNTED = 1000  # drops whose rows are read to tell the funnel after a pass
 
 
 @dataclass(kw_only=True, slots=True)
@@ -55,7 +56,9 @@ class MainJob:
     Args:
         steps: All steps, in flow order.
         instance: Where runs are kept.
-        bench: The ledger, the store and the recipes that decide what is left to do.
+        bench: The ledger, the store and the recipes that decide what is left to do. The job's own
+            `bench` is one for a pass: what it says is as of when the job last looked, which it
+            does before it asks about a partition and after every run.
         progress: Where it is told.
         runs: How runs are worked.
     """
@@ -71,10 +74,11 @@ class MainJob:
     ) -> None:
         self.steps = steps
         self.instance = instance
-        self.bench = bench
+        self.bench = bench.for_one_pass()
         self.progress = progress
         self.runs = runs
         self.summary = Summary()
+        self._skipped: set[str] = set()
 
     # one partition -----------------------------------------------------------------------------
 
@@ -90,9 +94,11 @@ class MainJob:
         steps = spec.steps(self.steps)
         name = f"{spec.name}[{partition}]"
         ask = self._is_lost if only_lost else self._is_unfinished
+        self.bench.renew()
         unfinished = [step for step in steps if ask(step, partition)]
         if not unfinished:
-            if name not in self.summary.skipped:  # a version is asked twice: mended, then made
+            if name not in self._skipped:  # a version is asked twice: mended, then made
+                self._skipped.add(name)
                 self.summary.skipped.append(name)
             return True
         self._add_partition(spec.partition, partition)
@@ -140,6 +146,7 @@ class MainJob:
         self.progress.start_run(spec.name, partition, len(chosen))
         started_s = time.monotonic()
         done = self.runs.work(spec, partition, [key for step in chosen for key in step_keys(step)])
+        self.bench.renew()
         self.summary.runs.append(
             {
                 "job": spec.name,
@@ -180,7 +187,7 @@ class MainJob:
             landing: The landing zone.
             wanted: Keys of single drops; none for all that landed or are ready to.
         """
-        known = {ref.partition for ref in self.bench.ledger.live("raw_assets")}
+        known = set(self.look_at_all())
         ready = {name for name, _ in ready_drops(landing, known=known)}
         for name in sorted(set(wanted) - known - ready):
             self.summary.refused[name] = [f"no ready folder {name} in {landing.address}"]
@@ -200,6 +207,7 @@ class MainJob:
 
     def look_at_all(self) -> list[str]:
         """Every drop that has been landed, sorted."""
+        self.bench.renew()
         return sorted({ref.partition for ref in self.bench.ledger.live("raw_assets")})
 
     def _add_delivery(self, landing: LandingZone, name: str, found: Inspection) -> None:
@@ -305,8 +313,12 @@ def describe(job: MainJob) -> tuple[dict[str, Any], list[str]]:
         "shards": counted.num_shards,
         "lost": counted.num_lost,
     }
-    lines += ["", *funnel_lines(funnel(bench.ledger, bench.store, version=version)), ""]
+    is_counted = len(job.look_at_all()) <= MAX_COUNTED
+    told = funnel_lines(funnel(bench.ledger, bench.store, version=version)) if is_counted else []
     lines += [
+        "",
+        *(told or [f"funnel    over {MAX_COUNTED} drops: `wsdata funnel` counts it"]),
+        "",
         f"dataset version {version}: {counted.num_samples} samples in {counted.num_shards} shards, "
         f"{counted.num_lost} lost",
         f"store     {bench.store.address}",

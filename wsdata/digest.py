@@ -52,6 +52,12 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
+def spell_object(items: Mapping[str, str]) -> str:
+    """Return the canonical JSON of a mapping whose values are given as their canonical JSON."""
+    spelled = (f"{canonical_json(key)}:{items[key]}" for key in sorted(items))
+    return f"{{{','.join(spelled)}}}"
+
+
 def short_digest(value: Any) -> str:
     """Return the first 16 hex digits of `digest`: enough for versions, not for content."""
     return digest(value)[:16]

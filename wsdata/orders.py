@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import importlib
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wsdata import tables
 from wsdata.catalog.objects import read_object, read_objects
+from wsdata.catalog.presence import Presence
 from wsdata.digest import sha256_bytes
 from wsdata.errors import NotReady
 from wsdata.ids import parse_shard_group
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from wsdata.store import BlobStore
 
 log = logging.getLogger(__name__)
-
-ASKED_AT_ONCE = 16  # blobs that the store is asked for; more than a pool of connections holds
 
 SCOPES = ("same", "all", "latest", "version_of_group", "groups_of_version")
 PARTITION_KINDS = (
@@ -228,6 +226,7 @@ def build_order(
     recipe: Recipe,
     extra_params: Mapping[str, Any] | None = None,
     as_of: int | None = None,
+    is_for_work: bool = True,
 ) -> Order:
     """Build the order of a step for one partition, from what is live now.
 
@@ -239,6 +238,8 @@ def build_order(
         recipe: Where its parameters come from.
         extra_params: Parameters that no recipe holds.
         as_of: A commit to read the ledger as of, for a step that must not see what came later.
+        is_for_work: Whether the order may be executed. Without it, it has neither context nor
+            settings, which its digest leaves out: enough to ask whether it is done.
 
     Raises:
         NotReady: An input that is not optional has no live object.
@@ -246,6 +247,8 @@ def build_order(
     inputs: dict[str, list[ObjectRef]] = {}
     context: dict[str, list[ObjectRef]] = {}
     for wanted in step.inputs:
+        if wanted.is_context and not is_for_work:
+            continue
         refs = _input_refs(ledger, wanted, partition, recipe.versions.get(wanted.table), as_of)
         if not refs and not (wanted.is_optional or wanted.is_context):
             raise NotReady(
@@ -254,12 +257,13 @@ def build_order(
             )
         (context if wanted.is_context else inputs)[wanted.table] = refs
     facts: dict[str, dict[str, dict[str, Any]]] = {}
-    settings = step.settings_of(deployment, recipe) if step.settings_of else {}
+    settings: dict[str, Any] = {}
+    if step.settings_of and is_for_work:
+        settings = step.settings_of(deployment, recipe)
     for wanted in step.facts:
-        found = ledger.present(wanted.kind, as_of=as_of)
-        if wanted.of_drop:
-            found = {key: body for key, body in found.items() if body.get("drop") == partition}
-        (facts if wanted.in_digest else settings.setdefault("facts", {}))[wanted.kind] = found
+        if wanted.in_digest or is_for_work:
+            found = _facts_of(ledger, wanted, partition, as_of)
+            (facts if wanted.in_digest else settings.setdefault("facts", {}))[wanted.kind] = found
     return Order(
         stage=step.stage,
         step=step.name,
@@ -276,6 +280,16 @@ def build_order(
     )
 
 
+def _facts_of(
+    ledger: Ledger, wanted: FactInput, partition: str, as_of: int | None
+) -> dict[str, dict[str, Any]]:
+    if not wanted.of_drop:
+        return ledger.present(wanted.kind, as_of=as_of)
+    from wsdata.catalog.view import present_of_drop  # SQL is for who holds the ledger alone
+
+    return present_of_drop(ledger, wanted.kind, partition, as_of=as_of)
+
+
 def _input_refs(
     ledger: Ledger, wanted: Input, partition: str, version: str | None, as_of: int | None
 ) -> list[ObjectRef]:
@@ -287,7 +301,9 @@ def _input_refs(
     if wanted.scope == "version_of_group":
         base = parse_shard_group(partition)[0]
         return ledger.live(wanted.table, base, version=version, as_of=as_of)
-    refs = ledger.live(wanted.table, version=version, as_of=as_of)
+    from wsdata.catalog.view import all_live  # SQL is for who holds the ledger alone
+
+    refs = all_live(ledger, wanted.table, version=version, as_of=as_of)
     if wanted.scope == "groups_of_version":
         return [ref for ref in refs if parse_shard_group(ref.partition)[0] == partition]
     if wanted.scope == "all":
@@ -296,7 +312,12 @@ def _input_refs(
 
 
 def finished(
-    order: Order, ledger: Ledger, store: BlobStore, *, asks_blobs: bool = True
+    order: Order,
+    ledger: Ledger,
+    store: BlobStore,
+    *,
+    asks_blobs: bool = True,
+    presence: Presence | None = None,
 ) -> Report | None:
     """Return the report of an earlier run of this very order, or None where work is left.
 
@@ -305,32 +326,19 @@ def finished(
         ledger: What is live.
         store: Where it should be.
         asks_blobs: Also ask the store for every blob that the rows name.
+        presence: What the caller has seen of the store before; asked instead of it.
     """
     objects: dict[str, ObjectRef] = {}
+    order_digest = order.digest
     for table in order.tables:
         made_by = ledger.order_digest_of(table, order.partition, order.code_version)
-        if made_by != order.digest:
+        if made_by != order_digest:
             return None
         (objects[table],) = ledger.live(table, order.partition, version=order.code_version)
-    if any(is_lost(store, ref, asks_blobs=asks_blobs) for ref in objects.values()):
+    presence = presence or Presence(store, asks_blobs=asks_blobs)
+    if any(presence.is_lost(ref) for ref in objects.values()):
         return None
-    return Report(order_digest=order.digest, version_digest=order.version_digest, objects=objects)
-
-
-def is_lost(store: BlobStore, ref: ObjectRef, *, asks_blobs: bool = True) -> bool:
-    """Whether the store has lost an object of rows, or (if asked for) a blob that its rows name."""
-    return store.size(ref.key) is None or (asks_blobs and bool(_lost_blobs(store, ref)))
-
-
-def _lost_blobs(store: BlobStore, ref: ObjectRef) -> list[str]:
-    columns = tables.TABLES[ref.table].blobs
-    if not columns:
-        return []
-    rows = read_object(store, ref)
-    keys = sorted({key for column in columns for key in rows[column].drop_nulls().unique()})
-    with ThreadPoolExecutor(ASKED_AT_ONCE) as threads:
-        sizes = threads.map(store.size, keys)
-        return [key for key, size in zip(keys, sizes, strict=True) if size is None]
+    return Report(order_digest=order_digest, version_digest=order.version_digest, objects=objects)
 
 
 def execute(

@@ -1,9 +1,11 @@
 """Frozen records that cross stage borders."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
-from wsdata.digest import digest, short_digest
+from wsdata.digest import canonical_json, sha256_bytes, short_digest, spell_object
 
 FORMAT_VERSION = 1
 
@@ -28,6 +30,42 @@ class ObjectRef:
 def table_key(sha256: str) -> str:
     """Object key of a Parquet object of rows."""
     return f"tables/{sha256[:2]}/{sha256}.parquet"
+
+
+class SharedRefs(list[ObjectRef]):
+    """Objects that many orders read: what their digests say of all of them is spelled once.
+
+    Not to be changed, since it is in other orders too.
+    """
+
+    @cached_property
+    def spelled(self) -> str:
+        """What digests of orders say of these objects, as canonical JSON."""
+        return _spell(self)
+
+    @cached_property
+    def version_digests(self) -> frozenset[str]:
+        """Versions of all of them."""
+        return frozenset(ref.version_digest for ref in self)
+
+
+def _spell(refs: Iterable[ObjectRef]) -> str:
+    return canonical_json([[ref.partition, ref.sha256] for ref in refs])
+
+
+def _spell_inputs(inputs: dict[str, list[ObjectRef]]) -> str:
+    return spell_object(
+        {
+            table: refs.spelled if isinstance(refs, SharedRefs) else _spell(refs)
+            for table, refs in inputs.items()
+        }
+    )
+
+
+def _version_digests(refs: list[ObjectRef]) -> list[str]:
+    if isinstance(refs, SharedRefs):
+        return sorted(refs.version_digests)
+    return sorted({ref.version_digest for ref in refs})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,20 +106,18 @@ class Order:
     @property
     def digest(self) -> str:
         """Digest over all that can change the output: what `done` is decided by."""
-        return digest(
+        said = spell_object(
             {
-                "format": FORMAT_VERSION,
-                "step": f"{self.stage}/{self.step}",
-                "partition": self.partition,
-                "code_version": self.code_version,
-                "params": self.params,
-                "inputs": {
-                    table: [[ref.partition, ref.sha256] for ref in refs]
-                    for table, refs in self.inputs.items()
-                },
-                "facts": self.facts,
+                "format": canonical_json(FORMAT_VERSION),
+                "step": canonical_json(f"{self.stage}/{self.step}"),
+                "partition": canonical_json(self.partition),
+                "code_version": canonical_json(self.code_version),
+                "params": canonical_json(self.params),
+                "inputs": _spell_inputs(self.inputs),
+                "facts": canonical_json(self.facts),
             }
         )
+        return sha256_bytes(said.encode())
 
     @property
     def version_digest(self) -> str:
@@ -95,10 +131,7 @@ class Order:
                 "step": f"{self.stage}/{self.step}",
                 "code_version": self.code_version,
                 "params": self.params,
-                "reads": {
-                    table: sorted({ref.version_digest for ref in refs})
-                    for table, refs in self.inputs.items()
-                },
+                "reads": {table: _version_digests(refs) for table, refs in self.inputs.items()},
             }
         )
 

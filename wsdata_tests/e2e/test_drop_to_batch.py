@@ -10,6 +10,7 @@ import pytest
 from wsdata.catalog.objects import read_table
 from wsdata.ids import raw_key
 from wsdata.loader.dataset import PlanDataset
+from wsdata.steps import STEPS
 
 ROOT = Path(__file__).parents[2]
 MEDIA = ROOT / "samples" / "media"
@@ -166,6 +167,26 @@ def test_runs_partitions_and_checks_are_in_the_instance(sample_home, monkeypatch
         runs = instance.get_runs()
         assert runs
         assert {run.status.value for run in runs} == {"SUCCESS"}
+
+
+def test_a_pass_builds_the_orders_that_the_ledger_gives(sample_home):
+    from assets.work import Workbench
+    from resources.deployments import bundle
+
+    ledger = sample_home.ledger
+    bench = Workbench(
+        deployment=sample_home.deployment, ledger=ledger, store=sample_home.store,
+        recipes=bundle(ROOT, sample_home.path)["recipes"],
+    )  # fmt: skip
+    asked, num_done = bench.for_one_pass(), 0
+    for step in STEPS.values():
+        for ref in ledger.live(step.tables[0]):
+            order = bench.order(step, ref.partition)
+            assert asked.order(step, ref.partition, is_for_work=False).digest == order.digest
+            is_done = bench.finished(step, order) is not None
+            assert asked.is_finished(step, ref.partition) == is_done
+            num_done += is_done
+    assert num_done > len(STEPS)
 
 
 def test_a_second_run_finds_everything_done(sample_home):
