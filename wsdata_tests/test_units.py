@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from wsdata import tables
+from wsdata.access import GRANTS, WRITE
 from wsdata.orders import Step, StepResult, StepRun
 from wsdata.units import SPEEDS
 from wsdata_tests.orders_support import new_store, order_of, run_step
@@ -116,6 +117,16 @@ def test_keys_sort_by_time_and_name_their_order(step, store):
     keys = [key for key, _ in store.list(SPEEDS + "label.source/")]
     assert [json.loads(store.get(key))["kinds"]["short"]["num_made"] for key in keys] == [1] * 3
     assert all(key.endswith(f"-{orders[0].digest[:16]}.json") for key in keys)
+
+
+@pytest.mark.parametrize("identity", ["pipeline", "decode", "vault"])
+def test_every_identity_of_a_pool_may_leave_its_speed(identity):
+    assert any(
+        SPEEDS.startswith(prefix)
+        for grant in GRANTS[identity]
+        if grant.place == "store" and set(WRITE) <= set(grant.actions)
+        for prefix in grant.prefixes
+    )
 
 
 def test_units_made_at_once_are_timed_once(clock, store):

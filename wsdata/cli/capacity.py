@@ -165,13 +165,13 @@ def _speed_lines(speeds: list[dict[str, Any]]) -> list[str]:
     def told(number: float | None) -> str:
         return short(number) if number else ""
 
-    header = ["step", "unit", "code", "workers", "GPUs", "hours", "units", "units/s", "x real time",
-              "bytes/s"]  # fmt: skip
+    header = ["step", "unit", "code", "workers", "GPUs", "seconds", "units", "units/s",
+              "x real time", "bytes/s"]  # fmt: skip
     return table(
         header,
         [
             [s["step"], s["kind"], s["code_version"], s["num_workers"], s["num_gpus"],
-             short(s["worker_s"] / HOUR_S), short(s["num_units"]), told(s["units_per_worker_s"]),
+             short(s["worker_s"]), short(s["num_units"]), told(s["units_per_worker_s"]),
              told(s["realtime_factor"]), told(s["bytes_per_worker_s"])]
             for s in speeds
         ],

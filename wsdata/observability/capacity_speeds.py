@@ -74,9 +74,10 @@ class Speed:
     def note(self) -> str:
         """What a number from it rests on."""
         gpus = f"{self.num_gpus} GPUs each" if self.num_gpus else "no GPU"
+        workers = "1 worker" if self.num_workers == 1 else f"{self.num_workers} workers"
         return (
             f"{self.name} {self.code_version}: {self.num_units} units in "
-            f"{self.worker_s / HOUR_S:.3g} hours of {self.num_workers} workers, {gpus}"
+            f"{self.worker_s / HOUR_S:.3g} hours of {workers}, {gpus}"
         )
 
     def to_json(self) -> dict[str, Any]:
