@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from wsdata.catalog.ledger import COMMITS, FACTS, OBJECTS
 from wsdata.catalog.objects import read_object
+from wsdata.catalog.schema import COMMITS, FACTS, OBJECTS
 from wsdata.errors import WsdataError
 from wsdata.ids import parse_drop_key, parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from prometheus_client.metrics_core import Metric
 
@@ -119,7 +119,7 @@ class CatalogMetrics:
             .where(OBJECTS.c.end_seq.is_(None))
             .group_by(OBJECTS.c.name)
         )
-        landed, cut, gated = (self._ledger.live(name) for name in ("raw_assets", "clips", "gates"))
+        landed, cut, gated = self._rows_per_drop("raw_assets", "clips", "gates")
         return [
             _gauge(
                 "wsdata_catalog_objects", "Live objects of rows, of all versions.", ("table",),
@@ -142,6 +142,18 @@ class CatalogMetrics:
                 _keyed(_largest(_per_source(cut))),
             ),
         ]  # fmt: skip
+
+    def _rows_per_drop(self, *names: str) -> list[dict[str, int]]:
+        """Rows of each drop in the object of a table that was committed last."""
+        found: dict[str, dict[str, int]] = {name: {} for name in names}
+        query = (
+            sa.select(OBJECTS.c.name, OBJECTS.c.partition, OBJECTS.c.num_rows)
+            .where(OBJECTS.c.name.in_(names), OBJECTS.c.end_seq.is_(None))
+            .order_by(OBJECTS.c.begin_seq, OBJECTS.c.id)
+        )
+        for name, partition, num_rows in self._ledger.ask(query):
+            found[name][partition] = num_rows
+        return list(found.values())
 
     def _facts(self) -> list[Metric]:
         present: dict[tuple[str, ...], int] = {}
@@ -284,10 +296,10 @@ def _source(partition: str) -> str:
         return OTHER
 
 
-def _per_source(refs: Iterable[ObjectRef]) -> dict[str, int]:
+def _per_source(rows: Mapping[str, int]) -> dict[str, int]:
     counts: dict[str, int] = defaultdict(int)
-    for ref in refs:
-        counts[_source(ref.partition)] += ref.num_rows
+    for partition, num_rows in rows.items():
+        counts[_source(partition)] += num_rows
     return counts
 
 
