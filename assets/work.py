@@ -90,25 +90,29 @@ class Workbench:
 
         A dataset version is done once it exists, whatever arrived since.
         """
-        if _name(step) == CUT and (kept := self.kept(step, order.partition)) is not None:
-            return Report(
-                order_digest=order.digest, version_digest=order.version_digest, objects=kept
-            )
-        return orders.finished(
-            order, self.ledger, self.store, asks_blobs=self.asks_blobs, presence=self.presence
-        )
+        made = self._made(step, order)
+        if made is None:
+            return None
+        return Report(order_digest=order.digest, version_digest=order.version_digest, objects=made)
 
     def is_finished(self, step: Step, partition: str) -> bool:
         """Whether nothing is left to do for a step: its inputs are there, and its order is done."""
         try:
-            return self.finished(step, self.order(step, partition, is_for_work=False)) is not None
+            return self._made(step, self.order(step, partition, is_for_work=False)) is not None
         except NotReady:
             return False
 
+    def _made(self, step: Step, order: Order) -> dict[str, ObjectRef] | None:
+        if _name(step) == CUT and (kept := self.kept(step, order.partition)) is not None:
+            return kept
+        return orders.made_by(order, self.ledger, self._seen())
+
+    def _seen(self) -> Presence:
+        return self.presence or Presence(self.store, asks_blobs=self.asks_blobs)
+
     def kept(self, step: Step, partition: str) -> dict[str, ObjectRef] | None:
         """Live objects of a step, of whatever order, if the store has all of them, else None."""
-        presence = self.presence or Presence(self.store, asks_blobs=self.asks_blobs)
-        found: dict[str, ObjectRef] = {}
+        presence, found = self._seen(), dict[str, ObjectRef]()
         for table in step.tables:
             refs = self.ledger.live(table, partition)
             if not refs or presence.is_lost(refs[0]):

@@ -58,7 +58,7 @@ class MainJob:
         instance: Where runs are kept.
         bench: The ledger, the store and the recipes that decide what is left to do. The job's own
             `bench` is one for a pass: what it says is as of when the job last looked, which it
-            does before it asks about a partition and after every run.
+            does before it asks about partitions, before a run and after it.
         progress: Where it is told.
         runs: How runs are worked.
     """
@@ -91,11 +91,17 @@ class MainJob:
             only_lost: Leave alone what was made under another order; only put back what the
                 store has lost.
         """
+        self.bench.renew()
+        return self._do(spec, partition, only_lost=only_lost)
+
+    def _do(self, spec: JobSpec, partition: str, *, only_lost: bool) -> bool:
         steps = spec.steps(self.steps)
         name = f"{spec.name}[{partition}]"
         ask = self._is_lost if only_lost else self._is_unfinished
-        self.bench.renew()
         unfinished = [step for step in steps if ask(step, partition)]
+        if unfinished:  # or done meanwhile, by a sensor's run
+            self.bench.renew()
+            unfinished = [step for step in steps if ask(step, partition)]
         if not unfinished:
             if name not in self._skipped:  # a version is asked twice: mended, then made
                 self._skipped.add(name)
@@ -172,10 +178,11 @@ class MainJob:
             For each partition, whether nothing of it failed.
         """
         these = list(these)
+        self.bench.renew()
         if self.runs.at_once == 1:
-            return {each: self.do(spec, each, only_lost=only_lost) for each in these}
+            return {each: self._do(spec, each, only_lost=only_lost) for each in these}
         with ThreadPoolExecutor(self.runs.at_once) as threads:
-            done = threads.map(lambda each: self.do(spec, each, only_lost=only_lost), these)
+            done = threads.map(lambda each: self._do(spec, each, only_lost=only_lost), these)
             return dict(zip(these, done, strict=True))
 
     # the sequence ------------------------------------------------------------------------------

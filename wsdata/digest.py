@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
 
 def _canonical(value: Any, path: str) -> Any:
     if value is None or isinstance(value, (bool, str, int)):
@@ -42,9 +44,7 @@ def canonical_json(value: Any) -> str:
         TypeError: A value of another type (bytes, dates, sets, numpy scalars).
         ValueError: A NaN or an infinity.
     """
-    return json.dumps(
-        _canonical(value, "$"), sort_keys=True, separators=(",", ":"), ensure_ascii=False
-    )
+    return _ENCODER.encode(_canonical(value, "$"))
 
 
 def digest(value: Any) -> str:

@@ -244,6 +244,8 @@ def build_order(
     Raises:
         NotReady: An input that is not optional has no live object.
     """
+    from wsdata.catalog.view import present_of_drop  # SQL is for who holds the ledger alone
+
     inputs: dict[str, list[ObjectRef]] = {}
     context: dict[str, list[ObjectRef]] = {}
     for wanted in step.inputs:
@@ -262,7 +264,8 @@ def build_order(
         settings = step.settings_of(deployment, recipe)
     for wanted in step.facts:
         if wanted.in_digest or is_for_work:
-            found = _facts_of(ledger, wanted, partition, as_of)
+            drop = partition if wanted.of_drop else None
+            found = present_of_drop(ledger, wanted.kind, drop, as_of=as_of)
             (facts if wanted.in_digest else settings.setdefault("facts", {}))[wanted.kind] = found
     return Order(
         stage=step.stage,
@@ -280,16 +283,6 @@ def build_order(
     )
 
 
-def _facts_of(
-    ledger: Ledger, wanted: FactInput, partition: str, as_of: int | None
-) -> dict[str, dict[str, Any]]:
-    if not wanted.of_drop:
-        return ledger.present(wanted.kind, as_of=as_of)
-    from wsdata.catalog.view import present_of_drop  # SQL is for who holds the ledger alone
-
-    return present_of_drop(ledger, wanted.kind, partition, as_of=as_of)
-
-
 def _input_refs(
     ledger: Ledger, wanted: Input, partition: str, version: str | None, as_of: int | None
 ) -> list[ObjectRef]:
@@ -301,7 +294,7 @@ def _input_refs(
     if wanted.scope == "version_of_group":
         base = parse_shard_group(partition)[0]
         return ledger.live(wanted.table, base, version=version, as_of=as_of)
-    from wsdata.catalog.view import all_live  # SQL is for who holds the ledger alone
+    from wsdata.catalog.view import all_live
 
     refs = all_live(ledger, wanted.table, version=version, as_of=as_of)
     if wanted.scope == "groups_of_version":
@@ -312,12 +305,7 @@ def _input_refs(
 
 
 def finished(
-    order: Order,
-    ledger: Ledger,
-    store: BlobStore,
-    *,
-    asks_blobs: bool = True,
-    presence: Presence | None = None,
+    order: Order, ledger: Ledger, store: BlobStore, *, asks_blobs: bool = True
 ) -> Report | None:
     """Return the report of an earlier run of this very order, or None where work is left.
 
@@ -326,19 +314,22 @@ def finished(
         ledger: What is live.
         store: Where it should be.
         asks_blobs: Also ask the store for every blob that the rows name.
-        presence: What the caller has seen of the store before; asked instead of it.
     """
+    made = made_by(order, ledger, Presence(store, asks_blobs=asks_blobs))
+    if made is None:
+        return None
+    return Report(order_digest=order.digest, version_digest=order.version_digest, objects=made)
+
+
+def made_by(order: Order, ledger: Ledger, presence: Presence) -> dict[str, ObjectRef] | None:
+    """Return the live objects that this very order made, by table, or None where work is left."""
     objects: dict[str, ObjectRef] = {}
     order_digest = order.digest
     for table in order.tables:
-        made_by = ledger.order_digest_of(table, order.partition, order.code_version)
-        if made_by != order_digest:
+        if ledger.order_digest_of(table, order.partition, order.code_version) != order_digest:
             return None
         (objects[table],) = ledger.live(table, order.partition, version=order.code_version)
-    presence = presence or Presence(store, asks_blobs=asks_blobs)
-    if any(presence.is_lost(ref) for ref in objects.values()):
-        return None
-    return Report(order_digest=order_digest, version_digest=order.version_digest, objects=objects)
+    return None if any(presence.is_lost(ref) for ref in objects.values()) else objects
 
 
 def execute(

@@ -50,7 +50,8 @@ class SharedRefs(list[ObjectRef]):
 
 
 def _spell(refs: Iterable[ObjectRef]) -> str:
-    return canonical_json([[ref.partition, ref.sha256] for ref in refs])
+    pairs = (f"[{canonical_json(ref.partition)},{canonical_json(ref.sha256)}]" for ref in refs)
+    return f"[{','.join(pairs)}]"
 
 
 def _spell_inputs(inputs: dict[str, list[ObjectRef]]) -> str:

@@ -209,10 +209,12 @@ class LedgerView(Ledger):
         """Live objects of a table, sorted by partition; see `Ledger.live`."""
         with self._held():
             if self._is_now(as_of):
+                if isinstance(partition, str):
+                    row = self._table(table).last(partition, version)
+                    return [row.ref] if row is not None else []
                 if partition is None:
                     return list(self.all_live(table, version=version))
-                wanted = [partition] if isinstance(partition, str) else set(partition)
-                return [row.ref for row in self._table(table).lasts(wanted, version)]
+                return [row.ref for row in self._table(table).lasts(set(partition), version)]
         return super().live(table, partition, version=version, as_of=as_of)
 
     def all_live(
@@ -309,9 +311,11 @@ def all_live(
 
 
 def present_of_drop(
-    ledger: Ledger, kind: str, drop: str, *, as_of: int | None = None
+    ledger: Ledger, kind: str, drop: str | None, *, as_of: int | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Facts of a kind whose bodies are about a drop."""
+    """The present of a kind of facts, or what of it is about a drop."""
+    if drop is None:
+        return ledger.present(kind, as_of=as_of)
     if isinstance(ledger, LedgerView):
         return ledger.present_of_drop(kind, drop, as_of=as_of)
     return _about(drop, ledger.present(kind, as_of=as_of))

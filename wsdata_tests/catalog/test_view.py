@@ -11,7 +11,7 @@ from wsdata.catalog.presence import ONE_BY_ONE, Presence
 from wsdata.catalog.view import LedgerView, all_live, present_of_drop
 from wsdata.digest import digest, sha256_bytes
 from wsdata.errors import NotReady
-from wsdata.orders import build_order, finished
+from wsdata.orders import build_order, finished, made_by
 from wsdata.recipe import Recipe
 from wsdata.records import Fact, ObjectRef, Order, Report, SharedRefs
 from wsdata.steps import STEPS
@@ -312,16 +312,15 @@ def test_a_lost_blob_is_found_where_blobs_are_asked_for(home):
     assert Presence(home.store, asks_blobs=False).is_lost(ref)
 
 
-def test_an_order_is_finished_by_what_was_seen(home):
+def test_an_order_is_done_by_what_was_seen(home):
     ledger, store = home.ledger, home.store
-    step = replace(STEPS["lifecycle/takedowns"], pool=None)
-    home.run_step(step, "all")
-    order = order_of(step, "all", LedgerView(ledger), home.deployment, is_for_work=False)
-    presence = Presence(store)
-    done = finished(order, LedgerView(ledger), store, presence=presence)
-    assert done == finished(order, ledger, store)
+    home.run_step(STEPS["lifecycle/takedowns"], "all")
+    view, presence = LedgerView(ledger), Presence(store)
+    order = order_of(STEPS["lifecycle/takedowns"], "all", view, home.deployment, is_for_work=False)
+    done = finished(order, ledger, store)
     assert done is not None
+    assert made_by(order, view, presence) == made_by(order, ledger, presence) == done.objects
     store.delete(done.objects["takedowns"].key)
     assert finished(order, ledger, store) is None
-    assert finished(order, ledger, store, presence=Presence(store)) is None
-    assert finished(order, ledger, store, presence=presence) == done, "one pass asks once"
+    assert made_by(order, view, Presence(store)) is None
+    assert made_by(order, view, presence) == done.objects, "one pass asks once"
