@@ -27,10 +27,10 @@ ui: setup  ## the Dagster UI on the same state, at http://127.0.0.1:3000
 	@$(PY) launch.py ui
 
 test: setup lint  ## lint, types, import contracts, default tests
-	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not slow and not gpu and not conformance"
+	@$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu and not conformance"
 
 test-slow: setup lint  ## the long tests too
-	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not gpu and not conformance"
+	@$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not gpu and not conformance"
 
 cluster: setup  ## the sample drops through S3, Postgres and Kubernetes on loopback: the same bytes
 	@$(PY) -m wsdata_tests.cluster.rehearsal $(ARGS)
