@@ -1,4 +1,4 @@
-"""The order of the files: those that take minutes first, so that no worker waits for one at the end.
+"""The order of the files: those that take minutes first, so that no worker waits at the end.
 
 The Makefile keeps xdist from putting files with few tests last, which these are.
 """
