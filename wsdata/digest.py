@@ -3,9 +3,10 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+_LONG_BYTES = 4096
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -52,10 +53,27 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
-def spell_object(items: Mapping[str, str]) -> str:
-    """Return the canonical JSON of a mapping whose values are given as their canonical JSON."""
-    spelled = (f"{canonical_json(key)}:{items[key]}" for key in sorted(items))
-    return f"{{{','.join(spelled)}}}"
+def spell_object(items: Mapping[str, Iterable[bytes]]) -> Iterator[bytes]:
+    """Yield the canonical JSON of a mapping in pieces, from that of its values in pieces."""
+    before = b"{"
+    for key in sorted(items):
+        yield before + canonical_json(key).encode() + b":"
+        yield from items[key]
+        before = b","
+    yield b"}" if items else b"{}"
+
+
+def sha256_pieces(pieces: Iterable[bytes]) -> str:
+    """Return the sha256 of bytes given in pieces, none of which is copied if it is long."""
+    found, short = hashlib.sha256(), list[bytes]()
+    for piece in pieces:
+        short.append(piece)
+        if len(piece) > _LONG_BYTES:
+            found.update(b"".join(short[:-1]))
+            found.update(piece)
+            short.clear()
+    found.update(b"".join(short))
+    return found.hexdigest()
 
 
 def short_digest(value: Any) -> str:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from wsdata.digest import canonical_json, sha256_bytes, short_digest, spell_object
+from wsdata.digest import canonical_json, sha256_pieces, short_digest, spell_object
 
 FORMAT_VERSION = 1
 
@@ -39,7 +39,7 @@ class SharedRefs(list[ObjectRef]):
     """
 
     @cached_property
-    def spelled(self) -> str:
+    def spelled(self) -> bytes:
         """What digests of orders say of these objects, as canonical JSON."""
         return _spell(self)
 
@@ -49,18 +49,13 @@ class SharedRefs(list[ObjectRef]):
         return frozenset(ref.version_digest for ref in self)
 
 
-def _spell(refs: Iterable[ObjectRef]) -> str:
+def _spell(refs: Iterable[ObjectRef]) -> bytes:
     pairs = (f"[{canonical_json(ref.partition)},{canonical_json(ref.sha256)}]" for ref in refs)
-    return f"[{','.join(pairs)}]"
+    return f"[{','.join(pairs)}]".encode()
 
 
-def _spell_inputs(inputs: dict[str, list[ObjectRef]]) -> str:
-    return spell_object(
-        {
-            table: refs.spelled if isinstance(refs, SharedRefs) else _spell(refs)
-            for table, refs in inputs.items()
-        }
-    )
+def _spell_value(value: Any) -> tuple[bytes]:
+    return (canonical_json(value).encode(),)
 
 
 def _version_digests(refs: list[ObjectRef]) -> list[str]:
@@ -107,18 +102,21 @@ class Order:
     @property
     def digest(self) -> str:
         """Digest over all that can change the output: what `done` is decided by."""
-        said = spell_object(
-            {
-                "format": canonical_json(FORMAT_VERSION),
-                "step": canonical_json(f"{self.stage}/{self.step}"),
-                "partition": canonical_json(self.partition),
-                "code_version": canonical_json(self.code_version),
-                "params": canonical_json(self.params),
-                "inputs": _spell_inputs(self.inputs),
-                "facts": canonical_json(self.facts),
-            }
-        )
-        return sha256_bytes(said.encode())
+        said = {
+            "format": _spell_value(FORMAT_VERSION),
+            "step": _spell_value(f"{self.stage}/{self.step}"),
+            "partition": _spell_value(self.partition),
+            "code_version": _spell_value(self.code_version),
+            "params": _spell_value(self.params),
+            "inputs": spell_object(
+                {
+                    table: (refs.spelled if isinstance(refs, SharedRefs) else _spell(refs),)
+                    for table, refs in self.inputs.items()
+                }
+            ),
+            "facts": _spell_value(self.facts),
+        }
+        return sha256_pieces(spell_object(said))
 
     @property
     def version_digest(self) -> str:
