@@ -149,17 +149,18 @@ class _Api:
         said = [each.get("message", "") for each in events if each.get("reason") == "FailedCreate"]
         return said[-1] if said else ""
 
-    def delete(self, name: str) -> None:
-        """Remove a Job with its pods; no error where there is none."""
-        _or_none(
-            lambda: self.call(
-                self.batch.delete_namespaced_job,
-                name,
-                self.namespace,
-                propagation_policy="Foreground",
-            )
-        )
-        while self.job(name) is not None:
+    def delete(self, name: str, uid: str) -> None:
+        """Remove one Job with its pods; no error where it has gone, or another has its name."""
+        body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
+        while True:
+            try:
+                self.call(self.batch.delete_namespaced_job, name, self.namespace, body=body)
+            except ApiException as error:
+                if error.status not in (NOT_FOUND, CONFLICT):
+                    raise
+            found = self.job(name)
+            if found is None or found["metadata"]["uid"] != uid:
+                return  # another run may be quick to make the next one
             time.sleep(min(self.poll_s, 1.0))
 
     def tail(self, pod: str) -> str:
@@ -188,6 +189,7 @@ class _Watch:
     followed: dict[str, threading.Thread] = field(default_factory=dict[str, threading.Thread])
     waiting: set[str] = field(default_factory=set[str])
     report_key: str = ""
+    uid: str = ""
 
     @property
     def name(self) -> str:
@@ -202,7 +204,7 @@ class _Watch:
             for pod in pods:
                 if has_started(pod):
                     self._follow(pod["metadata"]["name"])
-            if found is None:
+            if found is None or found["metadata"]["uid"] != self.uid:
                 return Ended(kind="preempted", said=f"its Job {self.name} was deleted")
             if ended := how_it_ended(found, pods):
                 for thread in self.followed.values():
@@ -216,7 +218,7 @@ class _Watch:
             time.sleep(self.api.poll_s)
 
     def _stuck(self, why: str) -> dg.Failure:
-        self.api.delete(self.name)
+        self.api.delete(self.name, self.uid)
         return dg.Failure(
             description=f"{self.job}: its pod cannot start: {why}", allow_retries=False
         )
@@ -233,7 +235,7 @@ class _Watch:
         """Make the Job, unless one of the same order is at work or has reported what is there."""
         found = self.api.job(self.name)
         if found is not None and not self._can_join(found):
-            self.api.delete(self.name)
+            self.api.delete(self.name, found["metadata"]["uid"])
             found = None
         if found is None:
             try:
@@ -247,6 +249,7 @@ class _Watch:
         else:
             self.context.log.info(f"{self.job}: joining Job {self.name}, which an earlier run left")
         self.report_key = found["metadata"]["annotations"][REPORT_ANNOTATION]
+        self.uid = found["metadata"]["uid"]
 
     def _can_join(self, found: dict[str, Any]) -> bool:
         if found["metadata"].get("deletionTimestamp"):
@@ -297,7 +300,7 @@ class _Watch:
                 "or give its pool a longer activeDeadlineSeconds",
                 allow_retries=False,
             )
-        self.api.delete(self.name)
+        self.api.delete(self.name, self.uid)
         raise WorkerLost(ended.said or last_error(tail), is_preempted=ended.kind == "preempted")
 
     def leave(self) -> None:
@@ -308,9 +311,8 @@ class _Watch:
                 dg.DagsterRunStatus.CANCELING,
                 dg.DagsterRunStatus.CANCELED,
             ):
-                self.api.batch.delete_namespaced_job(
-                    self.name, self.api.namespace, propagation_policy="Background"
-                )
+                body = {"propagationPolicy": "Background", "preconditions": {"uid": self.uid}}
+                self.api.batch.delete_namespaced_job(self.name, self.api.namespace, body=body)
 
 
 def _or_none(call: Callable[[], T]) -> T | None:

@@ -5,92 +5,32 @@ KUBECONFIG=...``; what was found where is in docs/conformance.md. Pods that no n
 made to end by this suite itself, which plays the kubelet: the controllers are the real ones.
 """
 
-import json
 import re
 from dataclasses import replace
 
-import dagster as dg
 import pytest
-from kubernetes.utils.quantity import parse_quantity
 
 from resources.compute_pool import POOLS
-from resources.kubernetes_launcher import KubernetesLauncher
-from resources.worker_pods import how_it_ended, job_name, waits_for, worker_job
-from resources.workers import WorkerJob
-from wsdata.deployment import Kubernetes
-from wsdata.records import Order, Report
-from wsdata.store import open_store
+from resources.worker_pods import job_name, waits_for
+from wsdata_tests.cluster.conformance_jobs import (
+    DISRUPTED,
+    NOWHERE,
+    ended,
+    failed_with,
+    held,
+    hold,
+    let_go,
+    lost,
+    manifest_of,
+    work,
+)
 from wsdata_tests.cluster.control_plane import SINCE, refusal
 from wsdata_tests.deploy.chart import over
 from wsdata_tests.deploy.launched import run_job
 
-NOWHERE = {"wsdata/pool": "no-node-has-this"}
-FOREGROUND, OURS = "foregroundDeletion", "wsdata/held"
+FOREGROUND = "foregroundDeletion"
 
 pytestmark = pytest.mark.timeout(300)
-
-
-def work(name: str, store: str = "s3://store") -> WorkerJob:
-    order = Order(
-        stage="preprocess", step="onepass", partition=f"crawl.{name}.20261101.001",
-        code_version="1", params={}, inputs={}, tables=(),
-    )  # fmt: skip
-    return WorkerJob(stage=order.stage, step=order.step, order=order, store=store)
-
-
-def manifest_of(name: str, pool=POOLS["encode"], *, command=("true",), image_tag="1", **spec):
-    """The Job of a pool's worker, with fields of its spec replaced."""
-    made = worker_job(
-        pool, work(name), Kubernetes(image_tag=image_tag), command=command,
-        report_key="reports/a/b.json", environment={"DAGSTER_PIPES_CONTEXT": "c"},
-    )  # fmt: skip
-    return over(made, {"spec": spec})
-
-
-def held(cluster, name: str, pool=POOLS["encode"], **spec) -> str:
-    """Make a worker's Job that no node takes; returns its name."""
-    manifest = manifest_of(name, replace(pool, node_selector=NOWHERE), **spec)
-    return cluster.create(manifest)["metadata"]["name"]
-
-
-def ended(cluster, name: str):
-    """Wait for a Job's end: its condition, and what the launcher makes of it."""
-    condition = cluster.wait_for(lambda: cluster.condition(name), f"the end of Job {name}")
-    return condition, how_it_ended(cluster.job(name), cluster.pods(name))
-
-
-def failed_with(code: int, *conditions) -> dict:
-    now = "2026-11-30T00:00:00Z"
-    terminated = {"exitCode": code, "reason": "Error", "startedAt": now, "finishedAt": now}
-    return {
-        "phase": "Failed",
-        "conditions": list(conditions),
-        "containerStatuses": [{
-            "name": "worker", "image": "i", "imageID": "", "ready": False, "restartCount": 0,
-            "state": {"terminated": terminated},
-        }],
-    }  # fmt: skip
-
-
-def lost(sent, kept, path: str = "") -> list[str]:
-    """Where an API did not keep what it was sent; what is empty need not be kept."""
-    if isinstance(sent, dict):
-        kept = kept or {}
-        return [at for key in sent for at in lost(sent[key], kept.get(key), f"{path}.{key}")]
-    if isinstance(sent, list):
-        if len(sent) != len(kept or []):
-            return [path]
-        return [
-            at
-            for number, each in enumerate(sent)
-            for at in lost(each, kept[number], f"{path}[{number}]")
-        ]
-    if sent in ("", None) or sent == kept:
-        return []
-    is_same = kept is not None and bool(re.search(r"\.(requests|limits|sizeLimit)", path)) and (
-        parse_quantity(sent) == parse_quantity(kept)
-    )  # fmt: skip
-    return [] if is_same else [path]
 
 
 # -- Jobs are taken as they are
@@ -231,11 +171,7 @@ def test_a_job_is_there_until_its_pods_are_gone(cluster):
     name = held(cluster, "foreground")
     pod = cluster.pod_of(name)["metadata"]["name"]
     core, space = cluster.core, cluster.namespace
-    core.patch_namespaced_pod(
-        pod, space, [{"op": "add", "path": "/metadata/finalizers/-", "value": OURS}]
-        if core.read_namespaced_pod(pod, space).metadata.finalizers
-        else {"metadata": {"finalizers": [OURS]}},
-    )  # fmt: skip
+    hold(cluster, pod)
     cluster.batch.delete_namespaced_job(name, space, propagation_policy="Foreground")
     cluster.wait_for(
         lambda: core.read_namespaced_pod(pod, space).metadata.deletion_timestamp, "the pod's end"
@@ -244,19 +180,10 @@ def test_a_job_is_there_until_its_pods_are_gone(cluster):
     assert found["metadata"]["deletionTimestamp"]
     assert FOREGROUND in found["metadata"]["finalizers"]
     assert refusal(lambda: held(cluster, "foreground"))[0] == 409
-    _let_go(cluster, pod)
+    let_go(cluster, pod)
     cluster.wait_for(lambda: cluster.job(name) is None, "the Job's end")
     assert cluster.pods(name) == []
     held(cluster, "foreground")
-
-
-def _let_go(cluster, pod: str) -> None:
-    finalizers = cluster.core.read_namespaced_pod(pod, cluster.namespace).metadata.finalizers
-    cluster.core.patch_namespaced_pod(
-        pod, cluster.namespace,
-        [{"op": "replace", "path": "/metadata/finalizers",
-          "value": [each for each in finalizers if each != OURS]}],
-    )  # fmt: skip
 
 
 def test_deleting_in_the_background_takes_the_pods_too(cluster):
@@ -304,10 +231,12 @@ def test_why_no_node_takes_a_pod_is_told(cluster):
     assert re.search(r"0/\d+ nodes are available|no nodes available", said)
 
 
-def test_a_pod_that_has_not_begun_has_no_log(cluster):
+def test_the_log_of_a_pod_that_no_node_has_is_empty(cluster):
     pod = cluster.pod_of(held(cluster, "silent"))["metadata"]["name"]
-    read = lambda: cluster.core.read_namespaced_pod_log(pod, cluster.namespace)  # noqa: E731
-    assert refusal(read)[0] == 400
+    answer = cluster.core.read_namespaced_pod_log(
+        pod, cluster.namespace, follow=True, _preload_content=False
+    )
+    assert (answer.status, answer.data) == (204, b"")
 
 
 def test_a_worker_gets_no_token(cluster):
@@ -340,11 +269,9 @@ def test_a_job_whose_pod_failed_has_failed(cluster):
 
 def test_a_pod_that_was_taken_away_is_made_again(cluster):
     cluster.needs("DisruptionTarget")
-    name = held(cluster, "taken")
+    name = held(cluster, "disrupted")
     first = cluster.pod_of(name)
-    disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
-                 "lastTransitionTime": "2026-11-30T00:00:00Z"}  # fmt: skip
-    cluster.set_pod_status(first, failed_with(137, disrupted))
+    cluster.set_pod_status(first, failed_with(137, DISRUPTED))
     second = cluster.wait_for(
         lambda: [pod for pod in cluster.pods(name)
                  if pod["metadata"]["uid"] != first["metadata"]["uid"]],
@@ -353,6 +280,16 @@ def test_a_pod_that_was_taken_away_is_made_again(cluster):
     assert cluster.condition(name) is None
     cluster.set_pod_status(second, {"phase": "Succeeded"})
     assert ended(cluster, name)[1].kind == "done"
+
+
+def test_without_a_failure_policy_the_launcher_sees_what_took_a_pod_away(cluster):
+    """So it is on a control plane that drops the policy: the Job fails, its order has not."""
+    manifest = manifest_of("dropped", replace(POOLS["encode"], node_selector=NOWHERE))
+    del manifest["spec"]["podFailurePolicy"]
+    name = cluster.create(manifest)["metadata"]["name"]
+    cluster.set_pod_status(cluster.pod_of(name), failed_with(137, DISRUPTED))
+    condition, end = ended(cluster, name)
+    assert (condition["type"], end.kind) == ("Failed", "preempted")
 
 
 def test_a_job_that_takes_too_long_is_ended(cluster):
@@ -370,65 +307,3 @@ def test_an_ended_job_goes_when_its_time_is_up(cluster):
     cluster.set_pod_status(cluster.pod_of(name), {"phase": "Succeeded"})
     cluster.wait_for(lambda: cluster.job(name) is None, "the Job's end")
     cluster.wait_for(lambda: not cluster.pods(name), "its pod's end")
-
-
-# -- The launcher itself
-
-
-class Desk:
-    """Orders work as a Dagster step does, on a control plane whose pods no node takes."""
-
-    def __init__(self, cluster, store: str) -> None:
-        self.store = store
-        self.launcher = KubernetesLauncher(
-            cluster=Kubernetes(
-                kubeconfig=str(cluster.kubeconfig), namespace=cluster.namespace, poll_s=0.2,
-                start_grace_s=1,
-            )
-        )  # fmt: skip
-
-    def launch(self, name: str, **changes) -> tuple[list[Report], str]:
-        """Work one order: its reports, and how the step failed."""
-        reports = []
-        pool = replace(POOLS["encode"], node_selector=NOWHERE, **changes)
-
-        @dg.asset(name="worked")
-        def worked(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-            reports.append(self.launcher.launch(context, pool, work(name, self.store)))
-            return dg.MaterializeResult()
-
-        with dg.DagsterInstance.ephemeral() as instance:
-            done = dg.materialize([worked], instance=instance, raise_on_error=False)
-        failures = [each.step_failure_data for each in done.all_events if each.is_step_failure]
-        said = [
-            str(getattr(each.user_failure_data, "description", each.error)) for each in failures
-        ]
-        return reports, "".join(said)
-
-
-@pytest.fixture
-def desk(cluster, tmp_path):
-    return Desk(cluster, str(tmp_path))
-
-
-def test_the_launcher_tells_why_no_pod_was_made(cluster, desk):
-    reports, said = desk.launch("unmade", service_account_name="no-such-account")
-    assert not reports
-    assert 'serviceaccount "no-such-account" not found' in said
-    assert cluster.job(job_name(work("unmade"))) is None
-
-
-def test_the_launcher_tells_of_a_deadline(desk):
-    reports, said = desk.launch("overdue", active_deadline_seconds=1)
-    assert not reports
-    assert "longer activeDeadlineSeconds" in said
-
-
-def test_the_launcher_joins_a_job_that_is_done(cluster, desk):
-    job = work("joined", desk.store)
-    report = Report(order_digest=job.order.digest, version_digest="1", objects={})
-    open_store(desk.store).put("reports/a/b.json", json.dumps(report.to_json()).encode())
-    name = held(cluster, "joined")
-    cluster.set_pod_status(cluster.pod_of(name), {"phase": "Succeeded"})
-    ended(cluster, name)
-    assert desk.launch("joined") == ([report], "")
