@@ -78,8 +78,11 @@ build() {
   go_environment
   cd "$home/gopath/src/k8s.io/kubernetes"
   [ -e pkg/generated/openapi/zz_generated.openapi.go ] || generate_openapi
-  local at=k8s.io/kubernetes/vendor/k8s.io/component-base/version
-  local flags="-s -w -X $at.gitVersion=v1.20.2 -X $at.gitMajor=1 -X $at.gitMinor=20"
+  local flags="-s -w"
+  for at in component-base/version client-go/pkg/version; do  # the latter is what /version tells
+    at=k8s.io/kubernetes/vendor/k8s.io/$at
+    flags+=" -X $at.gitVersion=v1.20.2 -X $at.gitMajor=1 -X $at.gitMinor=20"
+  done
   for program in "${programs[@]}"; do
     [ -x "$home/bin/$program" ] && continue
     echo "compiling $program" >&2

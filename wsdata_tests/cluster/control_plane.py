@@ -28,13 +28,15 @@ from wsdata_tests.deploy.chart import ROOT
 Object = dict[str, Any]
 
 KUBECONFIG, IMAGE = "WSDATA_KUBECONFIG", "WSDATA_CONFORMANCE_IMAGE"
-KUBECTL = ROOT / ".venv" / "bin" / "kubectl"
+TOOLS = ROOT / ".venv" / "bin"
 DOUBLES_IMAGE, SOME_IMAGE = "wsdata-gpu:1", "busybox:stable"
 
 # The version that first has, without a feature gate, what an expectation is about.
 SINCE = {
     "ttlSecondsAfterFinished": (1, 21),
     "policy/v1": (1, 22),  # its Eviction; PodDisruptionBudgets came one earlier
+    "server-side apply": (1, 22),
+    "gRPC probes": (1, 24),
     "fieldValidation": (1, 25),
     "CronJob.spec.timeZone": (1, 25),
     "podFailurePolicy": (1, 26),
@@ -190,10 +192,13 @@ class Cluster:
             time.sleep(0.1)
         raise TimeoutError(f"{what}: not within {timeout_s:g} s on {self}")
 
-    def kubectl(self, *arguments: str, stdin: Any = None) -> subprocess.CompletedProcess[str]:
-        """Run kubectl in the suite's namespace; objects go in as JSON."""
+    def run(
+        self, tool: str, *arguments: str, namespace: str = "", stdin: Any = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl or helm, in the suite's namespace unless told; objects go in as JSON."""
+        inside = ["--kubeconfig", str(self.kubeconfig), "-n", namespace or self.namespace]
         return subprocess.run(  # noqa: S603
-            [str(KUBECTL), "--kubeconfig", str(self.kubeconfig), "-n", self.namespace, *arguments],
+            [str(TOOLS / tool), *inside, *arguments],
             input="" if stdin is None else json.dumps(stdin),
             capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip

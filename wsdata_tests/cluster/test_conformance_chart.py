@@ -5,19 +5,18 @@ See test_conformance.py for what is asked when.
 
 import json
 import re
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
 from kubernetes.client.exceptions import ApiException
 
 from resources.compute_pool import POOLS
-from resources.worker_pods import how_it_ended, worker_job
-from resources.workers import WorkerJob
-from wsdata.deployment import Kubernetes
-from wsdata.records import Order
-from wsdata_tests.cluster.control_plane import SINCE, refusal
-from wsdata_tests.deploy.chart import CHART, RENDERS, ROOT, over, render
+from wsdata_tests.cluster.conformance_jobs import NOWHERE, ended, manifest_of
+from wsdata_tests.cluster.control_plane import SINCE
+from wsdata_tests.deploy.chart import CHART, RELEASE, RENDERS, ROOT, SITE, over, render
 
 PIPELINE = "wsdata-pipeline"
 WITHOUT_ROLES = ("wsdata-decode", "wsdata-vault", "wsdata-trainer")
@@ -25,6 +24,15 @@ WITHOUT_ROLES = ("wsdata-decode", "wsdata-vault", "wsdata-trainer")
 FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"}
 OTHERS = sorted(RENDERS.keys() - {"all_on"})
 NEWER = {"CronJob": "CronJob.spec.timeZone", "PodDisruptionBudget": "policy/v1"}
+
+
+def _charts_minimum() -> tuple[int, int]:
+    stated = yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]
+    major, minor = re.match(r">=(\d+)\.(\d+)\.", stated).groups()
+    return int(major), int(minor)
+
+
+CHARTS_MINIMUM = _charts_minimum()
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -37,31 +45,48 @@ def _another(each):
     return over(each, {"metadata": {"name": f"a-{each['metadata']['name']}"}})
 
 
+def _newest(each) -> str:
+    """What is newest of all that an object needs, as SINCE names it; empty where nothing is new."""
+    if each["kind"] in NEWER:
+        return NEWER[each["kind"]]
+    return "gRPC probes" if '"grpc": {' in json.dumps(each) else ""
+
+
+def _refused(cluster, objects) -> list[str]:
+    said = []
+    # the schemas that the double would read for it have judged the chart in test_helm_chart.py
+    is_strict = not cluster.is_double
+    for each in objects:
+        try:
+            cluster.create(_another(each), is_dry=True, is_strict=is_strict)
+        except (ApiException, KeyError) as error:
+            said.append(f"{each['kind']} {each['metadata']['name']}: {error}")
+    return said
+
+
+def _known(cluster, name: str):
+    """The objects of a render that a control plane is new enough for, operators' kinds apart."""
+    return [
+        each
+        for each in render(name)
+        if each["kind"] not in FOREIGN and cluster.version >= SINCE.get(_newest(each), (0, 0))
+    ]
+
+
 @pytest.mark.parametrize(
     "name", ["all_on", *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)]
 )
 def test_every_object_of_the_chart_is_taken(cluster, name):
-    refused = []
-    # the schemas that the double would read for it have judged the chart in test_helm_chart.py
-    is_strict = not cluster.is_double
-    for each in render(name):
-        is_older = each["kind"] in NEWER and cluster.version < SINCE[NEWER[each["kind"]]]
-        if each["kind"] in FOREIGN or is_older:
-            continue  # the newer kinds have a test of their own
-        try:
-            cluster.create(_another(each), is_dry=True, is_strict=is_strict)
-        except (ApiException, KeyError) as error:
-            refused.append(f"{each['kind']} {each['metadata']['name']}: {error}")
-    assert refused == []
+    """What is newer than the control plane has a test of its own, which is skipped there."""
+    assert _refused(cluster, _known(cluster, name)) == []
 
 
-@pytest.mark.parametrize("kind", NEWER)
-def test_objects_of_newer_kinds_are_taken(cluster, kind):
-    cluster.needs(NEWER[kind])
-    (*found,) = [each for each in render("all_on") if each["kind"] == kind]
+@pytest.mark.parametrize("what", ["gRPC probes", *NEWER.values()])
+def test_what_is_newer_is_taken(cluster, what):
+    cluster.needs(what)
+    found = [each for each in render("all_on") if _newest(each) == what]
     assert found
-    for each in found:
-        assert cluster.create(each, is_dry=True)["spec"].keys() >= each["spec"].keys()
+    assert _refused(cluster, found) == []
 
 
 def test_network_policies_keep_what_they_say(cluster):
@@ -75,28 +100,76 @@ def test_network_policies_keep_what_they_say(cluster):
             assert len(kept.get(way) or []) == len(each["spec"].get(way) or [])
 
 
-def test_kubectl_applies_the_chart_dry(cluster):
+def _needs_openapi(cluster) -> None:
     if cluster.is_double:
-        pytest.skip("the double serves no OpenAPI document, which kubectl validates with")
-    objects = [
-        each
-        for each in render("all_on")
-        if each["kind"] not in FOREIGN
-        and cluster.version >= SINCE.get(NEWER.get(each["kind"], ""), (1, 0))
-    ]
-    done = cluster.kubectl(
-        "apply", "--dry-run=server", "--server-side", "-f", "-",
-        stdin={"apiVersion": "v1", "kind": "List", "items": objects},
+        pytest.skip("the double serves no OpenAPI document, which kubectl and helm judge with")
+
+
+@pytest.mark.parametrize("how", ["client-side", "server-side"])
+def test_kubectl_applies_the_chart_dry(cluster, how):
+    _needs_openapi(cluster)
+    if how == "server-side":
+        cluster.needs("server-side apply")
+    objects = _known(cluster, "all_on")
+    done = cluster.run(
+        "kubectl", "apply", "--dry-run=server", f"--server-side={how == 'server-side'}".lower(),
+        "-f", "-", stdin={"apiVersion": "v1", "kind": "List", "items": objects},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(objects)
 
 
+@pytest.fixture
+def quiet(cluster):
+    """A namespace where no pod is made."""
+    name = f"{cluster.namespace}-chart"
+    cluster.core.create_namespace({"metadata": {"name": name}})
+    quota = {"metadata": {"name": "no-pods"}, "spec": {"hard": {"pods": "0"}}}
+    cluster.core.create_namespaced_resource_quota(name, quota)
+    yield name
+    cluster.core.delete_namespace(name)
+
+
+def _chart_for(cluster, folder) -> tuple[Path, list[str]]:
+    """The chart as a control plane of any age takes it, and options of helm.
+
+    Before 1.31 Helm refuses it: there a copy says nothing of versions, code locations are off,
+    whose probes came with 1.24, and Helm applies as it did before server-side apply.
+    """
+    if cluster.version >= CHARTS_MINIMUM:
+        return CHART, []
+    old = Path(shutil.copytree(CHART, folder / "helm"))
+    text = (old / "Chart.yaml").read_text()
+    (old / "Chart.yaml").write_text(re.sub(r"(?m)^kubeVersion:.*\n", "", text))
+    return old, ["--server-side=false", "--set", "dagster-user-deployments.enabled=false"]
+
+
+def test_helm_installs_changes_and_removes_the_chart(cluster, quiet, tmp_path):
+    _needs_openapi(cluster)
+    chart, options = _chart_for(cluster, tmp_path)
+    (tmp_path / "site.json").write_text(json.dumps(SITE))
+    options = [str(chart), "--no-hooks", "-f", str(tmp_path / "site.json"), *options]
+
+    def deployments() -> set[str]:
+        found = cluster.run("kubectl", "get", "deployments", "-o", "name", namespace=quiet)
+        return {each.removeprefix("deployment.apps/wsdata-") for each in found.stdout.split()}
+
+    done = cluster.run("helm", "install", RELEASE, *options, namespace=quiet)
+    assert done.returncode == 0, done.stderr
+    before = deployments()
+    assert {"webserver", "daemon", "metrics"} <= before
+    done = cluster.run(
+        "helm", "upgrade", RELEASE, *options, "--set", "toolbox.enabled=true", namespace=quiet
+    )
+    assert done.returncode == 0, done.stderr
+    assert deployments() == before | {"toolbox"}
+    done = cluster.run("helm", "uninstall", RELEASE, namespace=quiet)
+    assert done.returncode == 0, done.stderr
+    cluster.wait_for(lambda: not deployments(), "the end of the release")
+
+
 def test_the_chart_asks_for_all_that_is_newer():
-    stated = yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]
-    found = re.match(r">=(\d+)\.(\d+)\.", stated)
-    assert found, stated
-    assert (int(found[1]), int(found[2])) >= max(SINCE.values())
+    assert max(SINCE.values()) <= CHARTS_MINIMUM
     told = (ROOT / "docs" / "conformance.md").read_text()
     assert [what for what in SINCE if f"`{what}`" not in told] == []
 
@@ -187,7 +260,7 @@ def test_workers_may_nothing(bound, account):
 
 def test_the_pipeline_starts_and_ends_a_worker(bound):
     seen = bound.acting_as(PIPELINE)
-    name = seen.create(worker("as-pipeline", node_selector={"no": "node"}))["metadata"]["name"]
+    name = seen.create(worker("as-pipeline", node_selector=NOWHERE))["metadata"]["name"]
     assert seen.wait_for(lambda: seen.pods(name), "its pod")
     assert isinstance(seen.events(name, "SuccessfulCreate"), list)
     seen.batch.delete_namespaced_job(name, seen.namespace, propagation_policy="Foreground")
@@ -198,23 +271,16 @@ def test_the_pipeline_starts_and_ends_a_worker(bound):
 
 
 def worker(name: str, script: str = "true", *, image: str = "wsdata-gpu:1", **changes):
-    """The Job of a small worker."""
-    order = Order(
-        stage="preprocess", step="onepass", partition=f"crawl.{name}.20261101.001",
-        code_version="1", params={}, inputs={}, tables=(),
-    )  # fmt: skip
-    job = WorkerJob(stage=order.stage, step=order.step, order=order, store="s3://store")
+    """The Job of a small worker, for any node."""
     repository, _, tag = image.rpartition(":")
-    small = {"cpu_count": 0.1, "memory_gib": 1 / 16, "scratch_gib": 1 / 16, "gpu_count": 0}
     pool = replace(
-        POOLS["encode"], image=repository, tolerations=(), **small,
-        **({"node_selector": {}} | changes),
+        POOLS["encode"], image=repository, tolerations=(), node_selector={}, gpu_count=0,
+        cpu_count=0.1, memory_gib=1 / 16, scratch_gib=1 / 16,
     )  # fmt: skip
-    made = worker_job(
-        pool, job, Kubernetes(image_tag=tag), command=["sh", "-c", script],
-        report_key="reports/a/b.json", environment={},
+    return manifest_of(
+        name, replace(pool, **changes), command=["sh", "-c", script], image_tag=tag,
+        template={"spec": {"terminationGracePeriodSeconds": 1}},
     )  # fmt: skip
-    return over(made, {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}})
 
 
 def run(cluster, name: str, script: str) -> str:
@@ -230,11 +296,6 @@ def log_of(cluster, name: str) -> str:
     return answer.data.decode()
 
 
-def ended(cluster, name: str):
-    cluster.wait_for(lambda: cluster.condition(name), f"the end of Job {name}", timeout_s=180)
-    return how_it_ended(cluster.job(name), cluster.pods(name))
-
-
 CONFINED = """
 echo told $TOLD; echo user $(id -u)
 echo > /tmp/mine && echo scratch is written
@@ -245,14 +306,14 @@ test -e /var/run/secrets/kubernetes.io || echo no token
 
 def test_a_worker_is_confined_as_its_job_says(cluster):
     name = run(cluster, "confined", CONFINED)
-    assert ended(cluster, name).kind == "done"
+    assert ended(cluster, name, timeout_s=180)[1].kind == "done"
     assert log_of(cluster, name).splitlines() == [
         "told by-a-secret", "user 10001", "scratch is written", "root is read-only", "no token",
     ]  # fmt: skip
 
 
 def test_a_workers_exit_code_is_told(cluster):
-    end = ended(cluster, run(cluster, "exits", "exit 3"))
+    _, end = ended(cluster, run(cluster, "exits", "exit 3"), timeout_s=180)
     assert (end.kind, end.exit_code) == ("failed", 3)
 
 
@@ -275,10 +336,10 @@ def test_an_evicted_worker_is_begun_again(cluster):
     assert cluster.condition(name) is None
 
 
-def test_a_cordoned_choice_of_nodes_is_respected(cluster):
+def test_the_choice_of_nodes_is_respected(cluster):
     """What keeps a pool's work on its own nodes."""
     cluster.needs_nodes()
-    name = cluster.create(worker("picky", node_selector={"no": "node"}))["metadata"]["name"]
+    name = cluster.create(worker("picky", node_selector=NOWHERE))["metadata"]["name"]
     pod = cluster.pod_of(name)
     said = cluster.wait_for(
         lambda: (
@@ -289,4 +350,4 @@ def test_a_cordoned_choice_of_nodes_is_respected(cluster):
         "the scheduler's word",
     )
     assert [(each.type, each.status) for each in said] == [("PodScheduled", "False")]
-    assert refusal(lambda: log_of(cluster, name))[0] == 400
+    assert log_of(cluster, name) == ""

@@ -224,6 +224,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _log(self, pod: Object) -> None:
         name = pod["metadata"]["name"]
+        if not pod["spec"].get("nodeName"):
+            self._send(204, "text/plain", b"")  # there is no kubelet to ask yet
+            return
         container = self.query.get("container") or _default_container(pod)
         run = self.plane.kubelet.run_of(pod)
         if run is None or not run.logs.has(container):
