@@ -61,10 +61,9 @@ class Workbench:
             presence=Presence(self.store, asks_blobs=self.asks_blobs),
         )
 
-    def renew(self) -> None:
-        """See what was committed since: for one who remembers."""
-        if isinstance(self.ledger, LedgerView):
-            self.ledger.renew()
+    def renew(self) -> int:
+        """See what was committed since, for one who remembers; return the newest commit."""
+        return self.ledger.renew() if isinstance(self.ledger, LedgerView) else self.ledger.seq
 
     def order(self, step: Step, partition: str, *, is_for_work: bool = True) -> Order:
         """Build the order of a step from what is live now; see `wsdata.orders.build_order`.

@@ -76,7 +76,7 @@ class Counted:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.runs_s = 0.0
+        self.runs_s = self.runs_cpu_s = 0.0
         self._here = threading.local()
         self._lock = threading.Lock()
 
@@ -93,11 +93,12 @@ class Counted:
     @contextmanager
     def run(self) -> Iterator[None]:
         """Work a run."""
-        begun, self._here.is_run = time.perf_counter(), True
+        begun, begun_cpu, self._here.is_run = time.perf_counter(), time.thread_time(), True
         yield
         self._here.is_run = False
         with self._lock:
             self.runs_s += time.perf_counter() - begun
+            self.runs_cpu_s += time.thread_time() - begun_cpu
 
 
 class Store:
@@ -276,7 +277,7 @@ def measure(site: Site, drops: Sequence[str]) -> dict[str, Any]:
     work_pass(job, [])
     return {
         "s": round(time.perf_counter() - begun - site.counted.runs_s, 2),
-        "cpu_s": round(time.process_time() - begun_cpu, 2),
+        "cpu_s": round(time.process_time() - begun_cpu - site.counted.runs_cpu_s, 2),
         **marks,
         "runs": dict(site.runs.by_job),
         "runs_s": round(site.counted.runs_s, 2),
@@ -309,8 +310,8 @@ def sample(site: Site, drops: Sequence[str], count: int) -> dict[str, Any]:
 
 def work_phase(args: argparse.Namespace) -> dict[str, Any]:
     """One phase, in this process."""
-    drops = drop_keys(args.drops + 1)
-    new, known = drops[args.drops // 2], [*drops[: args.drops // 2], *drops[args.drops // 2 + 1 :]]
+    known = drop_keys(args.drops)
+    (new,) = set(drop_keys(args.drops + 1)) - set(known)
     home = Path(args.home)
     if args.phase == "fill":
         return fill(args.postgres, home, known)

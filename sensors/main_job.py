@@ -98,9 +98,9 @@ class MainJob:
         steps = spec.steps(self.steps)
         name = f"{spec.name}[{partition}]"
         ask = self._is_lost if only_lost else self._is_unfinished
+        asked_at = self.bench.ledger.seq
         unfinished = [step for step in steps if ask(step, partition)]
-        if unfinished:  # or done meanwhile, by a sensor's run
-            self.bench.renew()
+        if unfinished and self.bench.renew() != asked_at:  # done meanwhile, by a sensor's run?
             unfinished = [step for step in steps if ask(step, partition)]
         if not unfinished:
             if name not in self._skipped:  # a version is asked twice: mended, then made

@@ -127,6 +127,17 @@ def test_a_view_stays_as_it_was_until_it_is_renewed(ledger_url):
     assert [ref.num_rows for ref in view.live("clips", as_of=1)] == [1]
 
 
+def test_what_came_and_went_between_two_looks_is_gone(ledger_url):
+    ledger = Ledger(ledger_url)
+    view = LedgerView(ledger)
+    assert view.seq == 0
+    for content in (1, 2, 3):
+        commit(ledger, TABLES, "a", "1", content)
+    view.renew()
+    assert [ref.num_rows for ref in view.versions("clips", "a")] == [3]
+    assert answers(view) == answers(ledger)
+
+
 def test_what_a_view_writes_it_sees(ledger_url):
     view = LedgerView(Ledger(ledger_url))
     commit(view, TABLES, "a", "1", 1)
