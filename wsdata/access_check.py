@@ -88,6 +88,9 @@ def try_catalog(deployment: Deployment) -> Trial:
 def try_place(place: str, address: str, identity: str) -> Trial:
     """Try one place, and compare what may be done with what should be."""
     trial = Trial(place=place, address=address)
+    if "://" in address and not address.startswith(("s3://", "file://")):
+        trial.faults.append(f"address {address!r}: expected s3://bucket/prefix or file:///folder")
+        return trial
     if not address.startswith("s3://"):
         _try_folder(trial, Path(address.removeprefix("file://")))
         return trial
