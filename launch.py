@@ -155,7 +155,7 @@ def _prepare(_args: argparse.Namespace) -> int:
 
     with _instance() as (instance, deployment):
         instance.upgrade()
-        deployment.open_ledger()
+        deployment.open_ledger().prepare()
         for name, slots in set_pool_limits(instance, deployment).items():
             print(f"pool {name}: {slots} workers at once")
     return 0
