@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_type_hints
 
 import dagster as dg
 from pydantic import Field
 
 from resources.local_launcher import LocalLauncher
 from resources.workers import WorkerJob, WorkerLost
+from wsdata.declared import build
 from wsdata.deployment import Deployment, load_deployment
 from wsdata.errors import WsdataError
 from wsdata.orders import Step
@@ -166,21 +167,20 @@ def pools_from(values: Mapping[str, Mapping[str, Any]]) -> dict[str, PoolSpec]:
     """
     if unknown := set(values) - set(POOLS):
         raise WsdataError(f"no pools {sorted(unknown)}; known are {sorted(POOLS)}")
-    known = {_camel(each.name): each.name for each in fields(PoolSpec) if each.name != "name"}
+    hints = get_type_hints(PoolSpec)
+    known = {_camel(name): name for name in hints if name != "name"}
     made = dict(POOLS)
     for name, stated in values.items():
         if unknown := set(stated) - set(known):
             raise WsdataError(f"pool {name}: no {sorted(unknown)}; known are {sorted(known)}")
+        changes = {
+            known[key]: build(hints[known[key]], value, f"pool {name}: {key}")
+            for key, value in stated.items()
+        }
         try:
-            made[name] = replace(
-                POOLS[name],
-                **{
-                    known[key]: tuple(value) if isinstance(value, list) else value
-                    for key, value in stated.items()
-                },
-            )
-        except (TypeError, ValueError) as error:
-            raise WsdataError(f"pool {name}: {error}") from error
+            made[name] = replace(POOLS[name], **changes)
+        except ValueError as error:
+            raise WsdataError(str(error)) from error
     return made
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wsdata.declared import build
 from wsdata.errors import WsdataError
 from wsdata.store import BlobStore, open_store
 
@@ -188,32 +189,11 @@ def load_deployment(home: Path | None = None) -> Deployment:
             stated = tomllib.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise WsdataError(f"{path}: not TOML: {error}") from error
-        known = {each.name for each in fields(Deployment)} - {"home"}
-        if unknown := set(stated) - known:
-            raise WsdataError(f"{path}: unknown keys {sorted(unknown)}; known are {sorted(known)}")
-        _check_types(path, stated, Deployment, {"kubernetes": dict})
+        if "home" in stated:
+            raise WsdataError(f"{path}: home is where the file lies, and not stated in it")
         values |= stated
-        values["kubernetes"] = _kubernetes(path, stated.get("kubernetes", {}))
-    return Deployment(**values)
-
-
-def _kubernetes(path: Path, stated: dict[str, Any]) -> Kubernetes:
-    known = {each.name for each in fields(Kubernetes)}
-    if unknown := set(stated) - known:
-        raise WsdataError(
-            f"{path}: [kubernetes] has unknown keys {sorted(unknown)}; known are {sorted(known)}"
-        )
-    _check_types(path, stated, Kubernetes, {"image_pull_secrets": list})
-    secrets = tuple(stated.get("image_pull_secrets", ()))
-    return Kubernetes(**{**stated, "image_pull_secrets": secrets})
-
-
-def _check_types(path: Path, stated: dict[str, Any], of: type, others: dict[str, type]) -> None:
-    """Refuse values of another type than their field's, naming file and key."""
-    plain = {"str": str, "int": int, "float": (int, float), "bool": bool}
-    for each in fields(of):
-        wanted = others.get(each.name) or plain.get(str(each.type), object)
-        value = stated.get(each.name)
-        is_number_for_flag = isinstance(value, bool) and str(each.type) != "bool"
-        if value is not None and (not isinstance(value, wanted) or is_number_for_flag):
-            raise WsdataError(f"{path}: {each.name} = {value!r}: expected {each.type}")
+    try:
+        return build(Deployment, values, "deployment")
+    except WsdataError as error:
+        error.add_note(f"in {path}")
+        raise

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wsdata.declared import build
 from wsdata.digest import digest
 from wsdata.errors import RecipeError
 from wsdata.ids import SOURCE_TIERS
@@ -224,52 +225,13 @@ class Recipe:
         return digest(self.to_json())
 
 
-def _build(kind: Any, value: Any, where: str) -> Any:
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        return _build_section(kind, value, where)
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise RecipeError(f"{where}: expected a list, got {value!r}")
-        items: list[Any] = list(typing.cast("list[Any]", value))
-        return tuple(_build(args[0], item, f"{where}[{i}]") for i, item in enumerate(items))
-    if origin is dict:
-        if not isinstance(value, Mapping):
-            raise RecipeError(f"{where}: expected a table, got {value!r}")
-        pairs = typing.cast("Mapping[str, Any]", value)
-        return {str(key): _build(args[1], item, f"{where}.{key}") for key, item in pairs.items()}
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise RecipeError(f"{where}: expected {kind.__name__}, got {value!r}")
-    return value
-
-
-def _build_section(kind: Any, value: Any, where: str) -> Any:
-    if not isinstance(value, Mapping):
-        raise RecipeError(f"{where}: expected a table, got {value!r}")
-    pairs = typing.cast("Mapping[str, Any]", value)
-    hints = typing.get_type_hints(kind)
-    if unknown := set(pairs) - set(hints):
-        raise RecipeError(f"{where}: unknown keys {sorted(unknown)}; known are {sorted(hints)}")
-    required = {
-        f.name
-        for f in dataclasses.fields(kind)
-        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    }
-    if missing := required - set(pairs):
-        raise RecipeError(f"{where}: missing keys {sorted(missing)}")
-    built = {key: _build(hints[key], item, f"{where}.{key}") for key, item in pairs.items()}
-    return kind(**built)
-
-
 def recipe_from(data: Mapping[str, Any]) -> Recipe:
     """Build a recipe from plain data.
 
     Raises:
         RecipeError: An unknown or missing key, a wrong type, an impossible value; it is named.
     """
-    return typing.cast("Recipe", _build_section(Recipe, data, "recipe"))
+    return typing.cast("Recipe", build(Recipe, data, "recipe", refuse=RecipeError))
 
 
 def load_recipe(path: Path) -> Recipe:

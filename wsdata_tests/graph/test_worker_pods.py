@@ -100,7 +100,9 @@ def test_pools_survive_their_json():
     [
         ({"nvdecc": {}}, "no pools"),
         ({"vlm": {"gpus": 4}}, "gpuCount"),
-        ({"vlm": {"memoryGib": 0}}, "memory_gib 0 is not positive"),
+        ({"vlm": {"memoryGib": 0}}, "vlm: memory_gib 0.0 is not positive"),
+        ({"vlm": {"memoryGib": "much"}}, "vlm: memoryGib: expected float, got 'much'"),
+        ({"vlm": {"envSecrets": "one"}}, "vlm: envSecrets: expected a list"),
     ],
 )
 def test_a_wrong_pool_is_refused_by_name(values, said):
