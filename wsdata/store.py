@@ -4,7 +4,6 @@ Objects are immutable: a key is put once, and a second put of the same key is no
 What belongs elsewhere: which keys exist and what they mean (`catalog`, `orders`).
 """
 
-import errno
 import os
 import secrets
 import shutil
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from wsdata.errors import ObjectMissing, StoreError, StoreFull
+from wsdata.errors import ObjectMissing, StoreError, StoreFull, is_disk_full
 from wsdata.s3_client import S3Bucket, parse_s3_address
 from wsdata.s3_store import S3Store
 
@@ -107,7 +106,7 @@ class FolderStore:
         except FileExistsError:
             return False
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_disk_full(error):
                 raise StoreFull(
                     f"no space left in {self.root} while writing {key}: free some and run again; "
                     "nothing half written was left"

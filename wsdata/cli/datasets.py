@@ -128,9 +128,10 @@ def sync(args: argparse.Namespace) -> Answer:
 
     deployment = load_deployment(Path(args.home) if args.home else None)
     started_s = time.monotonic()
+    progress = _sync_progress("to copy" if args.dry_run else "copied")
     done = sync_version(
         deployment.open_store(), open_store(args.store), args.version, num_threads=args.threads,
-        is_deep=args.deep, is_dry_run=args.dry_run, progress=_sync_progress(),
+        is_deep=args.deep, is_dry_run=args.dry_run, progress=progress,
     )  # fmt: skip
     seconds = time.monotonic() - started_s
     low, high = (done.bytes_copied / BYTES_PER_TB * usd for usd in EGRESS_USD_PER_TB)
@@ -147,7 +148,7 @@ def sync(args: argparse.Namespace) -> Answer:
     return Answer({**asdict(done), "egress_usd": [round(low, 4), round(high, 4)]}, lines)
 
 
-def _sync_progress():  # noqa: ANN202
+def _sync_progress(what: str):  # noqa: ANN202
     is_terminal = sys.stderr.isatty()
     last_s = time.monotonic()
 
@@ -157,7 +158,7 @@ def _sync_progress():  # noqa: ANN202
         if done < total and now_s - last_s < (0.2 if is_terminal else 10.0):
             return
         last_s = now_s
-        text = f"{done:,} of {total:,} objects, {num_bytes:,} bytes copied"
+        text = f"{done:,} of {total:,} objects, {num_bytes:,} bytes {what}"
         sys.stderr.write(f"\r\x1b[K{text}" if is_terminal else f"{text}\n")
         if is_terminal and done == total:
             sys.stderr.write("\n")

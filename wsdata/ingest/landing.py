@@ -4,7 +4,6 @@ What a good delivery is belongs to `delivery`; this only lists, reads, purges an
 here looks at a folder's files but `files`, so that a zone of many drops is walked cheaply.
 """
 
-import errno
 import hashlib
 import secrets
 import shutil
@@ -14,7 +13,7 @@ from os import scandir
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from wsdata.errors import ObjectMissing, StoreFull, WsdataError
+from wsdata.errors import ObjectMissing, StoreFull, WsdataError, is_disk_full
 from wsdata.ids import DropKey
 
 MARKER = "_READY"
@@ -167,7 +166,7 @@ class FolderLanding:
                     target.write_bytes(content)
             return self._publish(making, stem)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_disk_full(error):
                 raise StoreFull(
                     f"no space left in {self.root}: free some and make the drop again; nothing "
                     "half made was left"

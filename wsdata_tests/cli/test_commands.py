@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -288,3 +290,13 @@ def test_the_home_may_come_from_the_environment(home, capsys, monkeypatch, tmp_p
     (tmp_path / "fresh" / "deployment.toml").write_text("stroe = 'x'")
     assert run_command(["dataset", "list", "--home", str(tmp_path / "fresh")]) == 1
     assert "unknown keys ['stroe']" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_enough_is_no_fault(tmp_path):
+    command = [sys.executable, "-m", "wsdata", "drop", "list", "--json", "--home", str(tmp_path)]
+    with subprocess.Popen(  # noqa: S603
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.close()  # as `| head` does, before anything was written
+        said = process.stderr.read()
+    assert (process.returncode, said) == (0, b"")
