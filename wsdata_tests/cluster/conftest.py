@@ -1,8 +1,12 @@
-"""The control planes that the conformance suite asks."""
+"""The Kubernetes double with clients of it, and the control planes of the conformance suite."""
 
 import pytest
+from kubernetes import client
+from kubernetes.config import new_client_from_config
 
 from wsdata_tests.cluster import control_plane
+from wsdata_tests.cluster.kube.double import running_kube
+from wsdata_tests.cluster.kube.samples import NODES
 
 
 @pytest.fixture(
@@ -26,3 +30,24 @@ def cluster(request, tmp_path_factory):
             "stringData": {"TOLD": "by-a-secret"},
         })  # fmt: skip
         yield found
+
+
+@pytest.fixture(scope="module")
+def kube(tmp_path_factory):
+    with running_kube(tmp_path_factory.mktemp("kube"), nodes=NODES) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(kube):
+    return new_client_from_config(str(kube.kubeconfig))
+
+
+@pytest.fixture
+def core(api):
+    return client.CoreV1Api(api)
+
+
+@pytest.fixture
+def batch(api):
+    return client.BatchV1Api(api)

@@ -9,7 +9,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from wsdata_tests.ports import free_port
 
 START_S = 60
 USER = "wsdata"
@@ -52,12 +53,6 @@ def _run(arguments: list[str], folder: Path) -> None:
             f"{' '.join(arguments[:2])} failed with {done.returncode}: {done.stdout}{done.stderr}"
             f"{log.read_text()[-2000:] if log.is_file() else ''}"
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 @dataclass
@@ -189,7 +184,7 @@ def running_postgres(folder: Path | None = None, *, is_durable: bool = False) ->
     if os.geteuid() == 0:
         owner = pwd.getpwnam("postgres")
         os.chown(home, owner.pw_uid, owner.pw_gid)
-    server = Postgres(folder=home, host="127.0.0.1", port=_free_port(), is_durable=is_durable)
+    server = Postgres(folder=home, host="127.0.0.1", port=free_port(), is_durable=is_durable)
     try:
         _make(server)
         server.start()

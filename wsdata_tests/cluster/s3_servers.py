@@ -9,7 +9,6 @@ import logging
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import pytest
 
 from wsdata.access import IDENTITIES, bucket_policy
 from wsdata_tests.cluster.faulty_proxy import failing_proxy
+from wsdata_tests.ports import free_port
 
 START_S = 60
 OWNER = "owner"
@@ -77,13 +77,6 @@ class S3Server:
     def set_policy(self, bucket: str, policy: dict[str, Any]) -> None:
         """Put a bucket policy in force."""
         self.client().put_bucket_policy(Bucket=bucket, Policy=json.dumps(policy))
-
-
-def free_port() -> int:
-    """A port of loopback that nothing listens on."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def _wait_until_it_answers(endpoint: str, is_alive: Callable[[], bool]) -> None:

@@ -7,7 +7,6 @@ worker of each pool at once, and how often things are looked at. What the pods t
 
 import json
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from wsdata.deployment import Deployment, load_deployment
 from wsdata_tests.cluster.kube.double import Kube, running_kube
 from wsdata_tests.cluster.postgres_server import Postgres, running_postgres
 from wsdata_tests.cluster.s3_servers import S3Server, running_site_s3
+from wsdata_tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 HELM = ROOT / ".venv" / "bin" / "helm"
@@ -35,13 +35,6 @@ query Runs($filter: RunsFilter) {
 }
 """
 POOLS = ("cpu", "nvdec", "vlm", "encode", "vault")
-
-
-def free_port() -> int:
-    """A port of loopback that nothing listens on."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 @dataclass

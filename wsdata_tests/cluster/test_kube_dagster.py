@@ -4,15 +4,7 @@ import json
 
 import pytest
 
-from wsdata_tests.cluster.kube.double import running_kube
-from wsdata_tests.cluster.kube.samples import NODES, ON_GPU, condition
-
-
-@pytest.fixture(scope="module")
-def kube(tmp_path_factory):
-    with running_kube(tmp_path_factory.mktemp("kube"), nodes=NODES) as running:
-        yield running
-
+from wsdata_tests.cluster.kube.samples import ON_GPU, condition
 
 DAGSTER_JOB = """
 import os

@@ -4,9 +4,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from kubernetes import client
 from kubernetes.client.exceptions import ApiException
-from kubernetes.config import new_client_from_config
 
 from wsdata_tests.cluster.kube.apply import HookFailed
 from wsdata_tests.cluster.kube.double import running_kube
@@ -20,27 +18,6 @@ from wsdata_tests.cluster.kube.samples import (
     job,
     running,
 )
-
-
-@pytest.fixture(scope="module")
-def kube(tmp_path_factory):
-    with running_kube(tmp_path_factory.mktemp("kube"), nodes=NODES) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def api(kube):
-    return new_client_from_config(str(kube.kubeconfig))
-
-
-@pytest.fixture
-def core(api):
-    return client.CoreV1Api(api)
-
-
-@pytest.fixture
-def batch(api):
-    return client.BatchV1Api(api)
 
 
 def test_a_job_succeeds_and_its_log_streams(kube, core, batch):

@@ -5,41 +5,15 @@ import subprocess
 import sys
 
 import pytest
-from kubernetes import client
 from kubernetes.client.exceptions import ApiException
-from kubernetes.config import new_client_from_config
 
-from wsdata_tests.cluster.kube.double import running_kube
 from wsdata_tests.cluster.kube.objects import Refused
 from wsdata_tests.cluster.kube.samples import (
-    NODES,
     container,
     ended,
     events,
     job,
 )
-
-
-@pytest.fixture(scope="module")
-def kube(tmp_path_factory):
-    with running_kube(tmp_path_factory.mktemp("kube"), nodes=NODES) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def api(kube):
-    return new_client_from_config(str(kube.kubeconfig))
-
-
-@pytest.fixture
-def core(api):
-    return client.CoreV1Api(api)
-
-
-@pytest.fixture
-def batch(api):
-    return client.BatchV1Api(api)
-
 
 ASK = """
 import json

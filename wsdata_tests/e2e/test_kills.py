@@ -15,12 +15,11 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from wsdata.ingest.delivery import Declaration, make_drop
 from wsdata.ingest.landing import FolderLanding
 from wsdata.steps import STEPS
+from wsdata_tests.cluster.micro_drop import make_micro_drop
 from wsdata_tests.e2e.homes import MICRO_RECIPE, ROOT, Home
 
-MICRO = ("stream_of_water.webm", "testsrc_av1.mkv", "coffee.png")
 HEAVY = [name for name, step in STEPS.items() if step.pool is not None]
 # These work for some seconds on the micro-drop; the others are done soon after they began.
 LONG = {
@@ -28,14 +27,12 @@ LONG = {
     "preprocess/safety_scores", "label/clip_embeddings", "label/captions",
     "shard/latent_shards", "loader/loader_proof",
 }  # fmt: skip
-DECLARED = Declaration(source_tier="licensed", source="micro", license_id="CC0-1.0")
 LIMIT_S = 900
 
 
 def make_home(path) -> Home:
     home = Home(path)
-    files = [ROOT / "samples" / "media" / name for name in MICRO]
-    make_drop(files, FolderLanding(path / "landing"), DECLARED, date="20261101")
+    make_micro_drop(FolderLanding(path / "landing"))
     (path / "operating.toml").write_text(MICRO_RECIPE.read_text())
     return home
 

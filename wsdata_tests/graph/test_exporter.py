@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from resources.exporter import DagsterMetrics, Exporter, Watched, build_exporter, exporting, serve
 from wsdata.catalog.ledger import Ledger
 from wsdata.store import FolderStore
+from wsdata_tests.observability.scraped import samples
 
 DROPS = dg.DynamicPartitionsDefinition(name="drops")
 
@@ -52,16 +53,6 @@ def scrape(server, path="/metrics"):
     url = f"http://127.0.0.1:{server.port}{path}"
     with urllib.request.urlopen(url) as answer:
         return answer.read().decode()
-
-
-def samples(families):
-    found = {}
-    for family in families:
-        for sample in family.samples:
-            key = (sample.name, *(value for _, value in sorted(sample.labels.items())))
-            assert key not in found, key
-            found[key] = sample.value
-    return found
 
 
 def told(exporter):

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import random
-import socket
 import threading
 import urllib.error
 import urllib.request
@@ -25,12 +24,8 @@ from wsdata.s3_client import S3Bucket, parse_s3_address
 from wsdata.s3_store import S3Store
 from wsdata.store import FolderStore
 from wsdata_tests.lifecycle.fabricated import A, B
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+from wsdata_tests.observability.scraped import samples
+from wsdata_tests.ports import free_port
 
 
 @contextlib.contextmanager
@@ -45,17 +40,6 @@ def scrape(port):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         return samples(text_string_to_metric_families(answer.read().decode()))
-
-
-def samples(families):
-    """{(name, sorted label values): value}; a series that is told twice is a fault."""
-    found = {}
-    for family in families:
-        for sample in family.samples:
-            key = (sample.name, *(value for _, value in sorted(sample.labels.items())))
-            assert key not in found, key
-            found[key] = sample.value
-    return found
 
 
 STEP = ("nvdec", "preprocess", "decode")  # labels pool, stage, step
