@@ -5,8 +5,8 @@ pod's log. A Job's name is its order's, so that the run that follows a dead one 
 that it left. What a Job looks like belongs to `worker_pods`.
 """
 
-import contextlib
 import json
+import logging
 import secrets
 import threading
 import time
@@ -44,6 +44,8 @@ T = TypeVar("T")
 DRAIN_S = 10.0
 SERVER_GRACE_S = 300.0  # an API server may be restarted under us
 CONFLICT, NOT_FOUND = 409, 404
+CANCELLED = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -305,14 +307,13 @@ class _Watch:
 
     def leave(self) -> None:
         """End the Job where the run was cancelled by a person; else leave it to the next run."""
-        with contextlib.suppress(Exception):
+        try:
             run = self.context.instance.get_run_by_id(self.context.run.run_id)
-            if run is not None and run.status in (
-                dg.DagsterRunStatus.CANCELING,
-                dg.DagsterRunStatus.CANCELED,
-            ):
+            if self.uid and run is not None and run.status in CANCELLED:
                 body = {"propagationPolicy": "Background", "preconditions": {"uid": self.uid}}
                 self.api.batch.delete_namespaced_job(self.name, self.api.namespace, body=body)
+        except Exception as error:  # noqa: BLE001 - what interrupted the run is what must be told
+            log.warning("%s: Job %s is left: %s", self.job, self.name, error)
 
 
 def _or_none(call: Callable[[], T]) -> T | None:

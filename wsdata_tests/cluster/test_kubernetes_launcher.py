@@ -1,9 +1,14 @@
 """Workers as Jobs, on the Kubernetes double and an S3 server: every end of a pod, and joining."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -21,7 +26,7 @@ from wsdata_tests.cluster.pod_steps import STEP
 
 KEYS = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret",
         "AWS_DEFAULT_REGION": "us-east-1"}  # fmt: skip
-WORKERS = "app.kubernetes.io/name=wsdata-worker"
+ROOT = Path(__file__).parents[2]
 SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "wsdata-decode-s3"},
           "stringData": KEYS}  # fmt: skip
 ACCOUNT = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "wsdata-decode"}}
@@ -69,7 +74,7 @@ class Desk:
         )  # fmt: skip
         return WorkerJob(stage=STEP.stage, step=STEP.name, order=order, store=self.store_address)
 
-    def work(self, job: WorkerJob, **changes):
+    def work(self, job: WorkerJob, *, instance=None, **changes):
         """Work a job in a run of its own: its reports, and the run."""
         reports: list[Report] = []
         pool = replace(POOL, **changes)
@@ -80,7 +85,7 @@ class Desk:
             reports.append(with_attempts(launch, pool, job, context.log))
             return dg.MaterializeResult()
 
-        with dg.DagsterInstance.ephemeral() as instance:
+        with instance or dg.DagsterInstance.ephemeral() as instance:
             result = dg.materialize([decode_status], instance=instance, raise_on_error=False)
             said = [entry.user_message for entry in instance.all_logs(result.run_id)]
         return reports, result, said
@@ -231,6 +236,48 @@ def test_a_complete_job_whose_rows_are_lost_is_worked_again(desk):
     (mended,), *_ = desk.work(job)
     assert desk.made(job) == 2
     assert store.size(mended.objects["decode_status"].key)
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+import dagster as dg
+from wsdata_tests.cluster.test_kubernetes_launcher import Desk
+desk = Desk(SimpleNamespace(kubeconfig=Path(sys.argv[1])), sys.argv[2])
+desk.work(desk.job(sys.argv[3], "slow"), instance=dg.DagsterInstance.get())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_only_a_cancelled_run_takes_its_job_along(desk, tmp_path, is_cancelled):
+    job = desk.job(f"interrupted{is_cancelled}".lower(), "slow")
+    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    process = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-c", INTERRUPTED, str(desk.kube.kubeconfig), desk.store_address,
+         job.order.partition.split(".")[1]],
+        cwd=ROOT, env={**os.environ, "DAGSTER_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        desk.wait_until_working(job)
+        with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+            (run,) = instance.get_runs()
+            if is_cancelled:
+                instance.report_run_canceling(run)
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+        pods = [pod["metadata"]["name"] for pod in desk.pods(job)]
+        if is_cancelled:
+            desk.kube.wait_for(lambda: not desk.pods(job), "the Job's pods gone", timeout_s=60)
+        else:
+            assert pods  # the next run joins it
+    finally:
+        process.kill()
+        process.wait()
+        for pod in desk.pods(job):
+            desk.kube.kill_pod(pod["metadata"]["name"])
 
 
 @pytest.mark.slow
