@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from wsdata.steps import STEPS
 from wsdata_tests.cluster.site import IN_FLIGHT, ROOT, Site, running_site, wait_for
 from wsdata_tests.e2e.homes import MICRO_RECIPE, Home
@@ -38,12 +40,13 @@ MAX_BLOWS = 12  # a cluster that is struck for ever makes nothing
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What one place made: rows by key, training objects by key, and the version's digest."""
+    """What one place made: rows and training objects by key, match pairs of all drops, a version."""
 
     version: str
     manifest_digest: str
     manifest_sha256: str
     rows: dict[tuple[str, str, str], str]
+    pairs_digest: str
     training: dict[str, str]
     seconds: float
 
@@ -102,6 +105,7 @@ def deliver(drops: str, environment: dict[str, str]) -> None:
 
 def look(home_deployment: Any, version: str, seconds: float) -> Outcome:
     """What a deployment's ledger and store hold of a version."""
+    from wsdata.catalog.objects import read_table
     from wsdata.lifecycle.versions import summarize
 
     ledger, store = home_deployment.open_ledger(), home_deployment.open_store()
@@ -111,11 +115,17 @@ def look(home_deployment: Any, version: str, seconds: float) -> Outcome:
         manifest_digest=summarize(ledger, store, version).manifest_digest,
         manifest_sha256=manifest.sha256,
         rows={(ref.table, ref.partition, ref.version): ref.sha256 for ref in ledger.all_objects()},
+        pairs_digest=_digest_of_pairs(read_table(ledger, store, "match_pairs")),
         training={
             key: hashlib.sha256(store.get(key)).hexdigest() for key, _ in store.list("training/")
         },
         seconds=seconds,
     )
+
+
+def _digest_of_pairs(pairs: pl.DataFrame) -> str:
+    """Digest of match pairs as a set: the drop that came later holds a pair."""
+    return hashlib.sha256(pairs.unique().sort(pairs.columns).write_csv().encode()).hexdigest()
 
 
 def embedded(folder: Path, drops: str, recipe: str) -> Outcome:
@@ -191,14 +201,16 @@ def _deployment(site: Site) -> Any:
 def arrival_shows() -> set[str]:
     """Tables whose rows may tell which of several drops came first.
 
-    What a gate sees of near-duplicates depends on that, and so does what follows from it, until
-    the cut settles it (ADR 10): nothing before the gates, and nothing of a dataset version.
+    Some steps of a drop look at whatever of other drops is there by then (match pairs, gates),
+    and so does what follows from them, until the cut settles it (ADR 10). The pairs of all drops
+    together must be the same all the same, and everything of a dataset version.
     """
     before_the_cut = ("drop", "centroids_version", "cluster_range")
-    shown = {"gates"}
+    shown: set[str] = set()
     for step in STEPS.values():  # in flow order
-        reads = {each.table for each in step.inputs}
-        if step.partition in before_the_cut and shown & reads:
+        looks_around = any(each.scope == "all" and each.is_context for each in step.inputs)
+        follows = shown & {each.table for each in step.inputs}
+        if step.partition in before_the_cut and (looks_around or follows):
             shown |= set(step.tables)
     return shown
 
@@ -219,6 +231,7 @@ def compare(here: Outcome, there: Outcome) -> dict[str, Any]:
     excused = arrival_shows() if num_drops > 1 else set[str]()
     return {
         "same": not [key for key in differing if key.partition("/")[0] not in excused]
+        and here.pairs_digest == there.pairs_digest
         and not training
         and here.manifest_sha256 == there.manifest_sha256
         and here.manifest_digest == there.manifest_digest,
