@@ -40,7 +40,7 @@ MAX_BLOWS = 12  # a cluster that is struck for ever makes nothing
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What one place made: rows and training objects by key, match pairs of all drops, a version."""
+    """What one place made: rows and training objects by key, the match pairs, and a version."""
 
     version: str
     manifest_digest: str
