@@ -54,11 +54,14 @@ TABLES: dict[str, Table] = {
         num_files=INT,  # files of this drop with these bytes
     ),
     "provenance": _table(
-        ("asset_id", "path"), asset_id=STR, drop=STR, path=STR,  # path within the drop
+        ("asset_id", "path"), ("actions_key",), asset_id=STR, drop=STR,
+        path=STR,  # within the drop; of a payload's member "shard.tar!member"
         source_tier=STR, source=STR, license_id=STR, territory=STR,
         rights_from=STR, rights_until=STR,  # ISO dates, null for open
         opt_out=BOOL, pii_policy=STR, generator=STR, crawl_url=STR, fetched_at=STR,
         robots_allowed=BOOL, title=STR, page_text=STR, in_vault=BOOL, record_json=STR,
+        actions_key=STR,  # raw object of the action/sensor track delivered with it; null without
+        actions_suffix=STR,  # .csv | .parquet
     ),
     "probes": _table(
         ("asset_id",), asset_id=STR, media_kind=STR,  # video | image | audio, by content
@@ -76,6 +79,11 @@ TABLES: dict[str, Table] = {
         hash=BIN, mirror_hash=BIN,  # 32 bytes each
         quality=INT,  # 0..100; below the matcher's floor a frame has no vote
         method=STR,  # keyframe-... | pass-1fps-...
+    ),
+    "audio_prints": _table(
+        ("asset_id",), asset_id=STR, start_s=F64,  # of the first code, after the first picture
+        codes=BIN,  # little-endian 32-bit words, one for each 0.12384 s
+        version=STR,
     ),
     "match_pairs": _table(
         ("asset_a", "asset_b", "kind", "a_start_s", "b_start_s"), asset_a=STR, asset_b=STR,  # a < b

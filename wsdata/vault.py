@@ -17,6 +17,11 @@ def sidecar_key(asset_id: str) -> str:
     return f"sidecars/{asset_id[:2]}/{asset_id}.json"
 
 
+def actions_key(asset_id: str, sha256: str, suffix: str) -> str:
+    """Where the vault keeps a track of actions that came with a member."""
+    return f"sidecars/{asset_id[:2]}/{asset_id}.actions-{sha256}{suffix}"
+
+
 class VaultWriter:
     """The pipeline's side of the vault: it puts, and offers no way to read.
 
@@ -31,6 +36,10 @@ class VaultWriter:
         """Put a member's bytes and its sidecar record."""
         self._store.put_file(raw_key(asset_id), path)
         self._store.put(sidecar_key(asset_id), canonical_json(record).encode())
+
+    def seal_actions(self, asset_id: str, path: Path, sha256: str, suffix: str) -> None:
+        """Put the track of actions that came with a member."""
+        self._store.put_file(actions_key(asset_id, sha256, suffix), path)
 
     def holds(self, asset_id: str) -> bool:
         """Whether a member's bytes are there: keys are listed, for to ask after one is to read."""

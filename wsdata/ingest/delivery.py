@@ -33,6 +33,7 @@ VIDEO_SUFFIXES = frozenset(
 )
 AUDIO_SUFFIXES = frozenset([".mp3", ".m4a", ".aac", ".wav", ".flac", ".ogg", ".opus"])
 MEDIA_SUFFIXES = IMAGE_SUFFIXES | VIDEO_SUFFIXES | AUDIO_SUFFIXES
+ACTION_SUFFIXES = frozenset([".csv", ".parquet"])  # tracks that a record names as its ``actions``
 CRAWL_FIELDS = ("crawl_url", "fetched_at", "robots_allowed")
 
 
@@ -146,7 +147,7 @@ def inspect_drop(zone: LandingZone, drop: str, *, is_marked: bool = True) -> Ins
                     f"{DECLARATION}: {name} {getattr(declaration, name)!r} is not the "
                     f"{getattr(key, name)!r} of the folder's name"
                 )
-    faults += _payload_faults(files, records)
+    faults += _payload_faults(files, records) + _action_faults(present, records)
     media = media_files(files)
     if declaration is not None and declaration.source_tier == "crawl":
         faults += _crawl_faults(media, records)
@@ -246,6 +247,7 @@ def _payload_faults(files: list[LandedFile], records: dict[str, dict[str, Any]])
     faults: list[str] = []
     known = {DECLARATION, RECORDS, MARKER}
     present: set[str] = set()
+    tracks = set(_tracks(records))
     for file in files:
         name, suffix = file.path, PurePosixPath(file.path).suffix
         if file.is_link:
@@ -254,10 +256,38 @@ def _payload_faults(files: list[LandedFile], records: dict[str, dict[str, Any]])
         present.add(name)
         if set(name.split("/")) & {"", ".", ".."}:  # a bucket takes such keys, a disk cannot
             faults.append(f"{name!r} has an empty or relative part: deliver it under a plain path")
-        elif name not in known and suffix.lower() not in MEDIA_SUFFIXES:
+        elif name not in known | tracks and suffix.lower() not in MEDIA_SUFFIXES:
             faults.append(f"{name}: {suffix or 'no suffix'} is not a media file we take")
     # A record of a vault member goes with its file when that is sealed, so both are absent.
     faults += [f"{RECORDS}: {name!r} is not in the drop" for name in sorted(set(records) - present)]
+    return faults
+
+
+def _tracks(records: dict[str, dict[str, Any]]) -> list[str]:
+    """Paths of the tracks of actions that records name."""
+    named = (record.get("actions") for record in records.values())
+    return [path for path in named if isinstance(path, str) and _suffix(path) in ACTION_SUFFIXES]
+
+
+def _action_faults(present: set[str], records: dict[str, dict[str, Any]]) -> list[str]:
+    faults: list[str] = []
+    owners: dict[str, str] = {}
+    for path, record in sorted(records.items()):
+        track = record.get("actions")
+        if track is None:
+            continue
+        if not isinstance(track, str) or _suffix(track) not in ACTION_SUFFIXES:
+            faults.append(
+                f"{RECORDS}: actions of {path!r} is {track!r}, expected the path within the drop "
+                f"of a file ending in {' or '.join(sorted(ACTION_SUFFIXES))}"
+            )
+        elif track not in present:
+            faults.append(f"{RECORDS}: actions of {path!r}: {track!r} is not in the drop")
+        elif (other := owners.setdefault(track, path)) != path:
+            faults.append(
+                f"{RECORDS}: {track!r} is named as actions of {other!r} and of {path!r}: deliver "
+                "each file's own track, since a sealed file's track is sealed with it"
+            )
     return faults
 
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wsdata import tables
 from wsdata.deployment import Deployment
@@ -48,7 +48,7 @@ STEP = Step(
     stage="ingest",
     name="land",
     function="wsdata.ingest.land:run",
-    code_version="land-1",
+    code_version="land-2",
     partition="drop",
     assets={"raw_assets": ("raw_assets", "provenance")},
     pool="cpu",
@@ -73,14 +73,14 @@ def run(run: StepRun) -> StepResult:
         return run.unit(
             f"{drop}/{path}",
             functools.partial(land, path),
-            blobs=("key",),
+            blobs=("key", "provenance.actions_key"),
             amounts=lambda landed: {"size_bytes": landed["size_bytes"]},
         )
 
     for path, one in zip(paths, _in_order(work, paths, _num_files_at_once(run, zone)), strict=True):
         landed.append(one)
         if one["in_vault"]:
-            _purge(zone, drop, path)
+            _purge(zone, drop, path, one["sealed_actions"])
         run.progress(len(landed), len(paths), path)
     rows = _asset_rows(landed)
     return StepResult(
@@ -154,13 +154,37 @@ def _lander(run: StepRun, zone: LandingZone, drop: str) -> Callable[[str], dict[
                 share=run.settings["carve_share"],
                 eval_list=eval_list,
             )
+            track = _fetch_actions(zone, drop, record, Path(scratch))
             if reason is None:
                 run.store.put_file(raw_key(asset_id), copy)
+                if track:
+                    run.store.put_file(raw_key(track.sha256), track.copy)
             else:
                 vault.seal(asset_id, copy, record)
-        return _landed(asset_id, size_bytes, reason, path, drop, declaration, record)
+                if track:
+                    vault.seal_actions(asset_id, track.copy, track.sha256, track.suffix)
+        return _landed(asset_id, size_bytes, reason, path, drop, declaration, record, track)
 
     return land
+
+
+class _Track(NamedTuple):
+    """A track of actions that came with a file, fetched."""
+
+    path: str
+    copy: Path
+    sha256: str
+    suffix: str
+
+
+def _fetch_actions(
+    zone: LandingZone, drop: str, record: dict[str, Any], scratch: Path
+) -> _Track | None:
+    if (path := record.get("actions")) is None:
+        return None
+    copy = scratch / "actions"
+    sha256, _ = zone.fetch(drop, path, copy)
+    return _Track(path, copy, sha256, Path(path).suffix.lower())
 
 
 def _landed(
@@ -171,6 +195,7 @@ def _landed(
     drop: str,
     declaration: Declaration,
     record: dict[str, Any],
+    track: _Track | None,
 ) -> dict[str, Any]:
     in_vault = reason is not None
     return {
@@ -180,6 +205,7 @@ def _landed(
         "suffix": Path(path).suffix.lower(),
         "in_vault": in_vault,
         "carve_reason": reason,
+        "sealed_actions": track.path if track and in_vault else None,
         "provenance": provenance_row(
             asset_id=asset_id,
             drop=drop,
@@ -187,6 +213,7 @@ def _landed(
             declaration=declaration,
             record=record,
             in_vault=in_vault,
+            actions={"key": raw_key(track.sha256), "suffix": track.suffix} if track else None,
         ),
     }
 
@@ -201,9 +228,11 @@ def _scratch(run: StepRun) -> str | None:
     return str(scratch)
 
 
-def _purge(zone: LandingZone, drop: str, path: str) -> None:
-    """Remove the landing copy of a vault member, and its line of the sidecar."""
+def _purge(zone: LandingZone, drop: str, path: str, actions: str | None) -> None:
+    """Remove the landing copies of a vault member and of its actions, and its sidecar's line."""
     zone.purge(drop, path)
+    if actions:
+        zone.purge(drop, actions)
     if (sidecar := zone.read(drop, RECORDS)) is None:
         return
     lines = sidecar.decode("utf-8").splitlines()
@@ -217,7 +246,7 @@ def _asset_rows(landed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for each in landed:
         row = rows.setdefault(
             each["asset_id"],
-            {name: value for name, value in each.items() if name != "provenance"}
+            {name: each[name] for name in tables.TABLES["raw_assets"].columns if name in each}
             | {"num_files": 0},
         )
         row["num_files"] += 1

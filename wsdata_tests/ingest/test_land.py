@@ -11,7 +11,7 @@ from wsdata.ingest.carve import carve_reason
 from wsdata.ingest.delivery import Declaration, make_drop
 from wsdata.ingest.landing import FolderLanding
 from wsdata.store import FolderStore, open_store
-from wsdata.vault import sidecar_key
+from wsdata.vault import actions_key, sidecar_key
 from wsdata_tests.orders_support import order_of, rows_made, run_step
 
 FILES = {"a.mp4": b"aaaa", "copy_of_a.mp4": b"aaaa", "b.png": b"bb", "secret.mp4": b"eval"}
@@ -157,3 +157,36 @@ def test_h8_five_thousand_tiny_files(tmp_path, monkeypatch):
     rows = rows_made(store, report, "raw_assets")
     assert rows.height == 4990
     assert rows["num_files"].sum() == 5000
+
+
+def test_a_track_of_actions_goes_where_its_file_goes(tmp_path):
+    media = tmp_path / "media"
+    media.mkdir()
+    for name, data in {"a.mp4": b"aaaa", "secret.mp4": b"eval"}.items():
+        (media / name).write_bytes(data)
+        (media / name).with_suffix(".csv").write_bytes(b"time_s,x\n0," + data)
+    drop = tmp_path / "landing" / "licensed.acme.20261101.001"
+    media.rename(tmp_path / "landing_made")
+    drop.parent.mkdir()
+    (tmp_path / "landing_made").rename(drop)
+    (drop / "drop.toml").write_text('source_tier="licensed"\nsource="acme"\nlicense_id="x"\n')
+    records = [{"path": f"{n}.mp4", "actions": f"{n}.csv"} for n in ("a", "secret")]
+    (drop / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    (drop / "_READY").write_text("")
+    store = FolderStore(tmp_path / "store")
+    report = run_step(land.STEP, _order(tmp_path, drop.name), store)
+    rows = {r["path"]: r for r in rows_made(store, report, "provenance").to_dicts()}
+    track = hashlib.sha256(b"time_s,x\n0,aaaa").hexdigest()
+    assert (rows["a.mp4"]["actions_key"], rows["a.mp4"]["actions_suffix"]) == (
+        raw_key(track),
+        ".csv",
+    )
+    assert store.get(raw_key(track)) == b"time_s,x\n0,aaaa"
+    assert set(rows) == {"a.mp4", "secret.mp4"}, "a track is no asset"
+    assert rows["secret.mp4"]["actions_key"] is None
+    assert rows_made(store, report, "raw_assets").height == 2
+    vault = open_store(f"file://{tmp_path}/vault")
+    sealed = hashlib.sha256(b"time_s,x\n0,eval").hexdigest()
+    assert vault.get(actions_key(SEALED, sealed, ".csv")) == b"time_s,x\n0,eval"
+    assert store.size(raw_key(sealed)) is None
+    assert not (drop / "secret.csv").exists()
