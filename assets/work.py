@@ -14,7 +14,7 @@ from resources.compute_pool import ComputePools
 from resources.recipes import RecipesResource
 from wsdata import orders
 from wsdata.catalog.ledger import Ledger
-from wsdata.catalog.presence import Presence
+from wsdata.catalog.presence import Presence, made_by
 from wsdata.catalog.view import LedgerView
 from wsdata.deployment import Deployment
 from wsdata.digest import short_digest
@@ -104,7 +104,7 @@ class Workbench:
     def _made(self, step: Step, order: Order) -> dict[str, ObjectRef] | None:
         if _name(step) == CUT and (kept := self.kept(step, order.partition)) is not None:
             return kept
-        return orders.made_by(order, self.ledger, self._seen())
+        return made_by(order, self.ledger, self._seen())
 
     def _seen(self) -> Presence:
         return self.presence or Presence(self.store, asks_blobs=self.asks_blobs)

@@ -15,6 +15,7 @@ from typing import Any, Protocol, get_type_hints
 import dagster as dg
 from pydantic import Field
 
+from resources.fan_out import num_parts, work_in_parts
 from resources.local_launcher import LocalLauncher
 from resources.workers import WorkerJob, WorkerLost
 from wsdata.declared import build
@@ -44,7 +45,10 @@ class PoolSpec:
         priority_class_name: Who is preempted for whom; empty for the cluster's default.
         env_secrets: Secrets whose keys become its environment: credentials of the store.
         extra_env: Further environment of its pods.
-        concurrency_limit: Workers at once, on a cluster.
+        concurrency_limit: Steps at work at once, on a cluster.
+        units_per_worker: Raw assets or clips that one worker is given, of an order that several
+            may share.
+        max_workers_per_order: Workers at once on one such order, on a cluster.
         local_limit: Workers at once, on one machine.
         max_attempts: How often an order is tried when the machinery under it fails.
         max_preemptions: How often it may be put off for others, which is no fault of its own.
@@ -67,6 +71,8 @@ class PoolSpec:
     env_secrets: tuple[str, ...] = ("wsdata-decode-s3",)
     extra_env: dict[str, str] = field(default_factory=dict[str, str])
     concurrency_limit: int = 64
+    units_per_worker: int = 2000
+    max_workers_per_order: int = 1
     local_limit: int = 1
     max_attempts: int = 3
     max_preemptions: int = 20
@@ -77,6 +83,7 @@ class PoolSpec:
         for name in (
             *("cpu_count", "memory_gib", "scratch_gib", "concurrency_limit", "local_limit"),
             *("max_attempts", "active_deadline_seconds"),
+            *("units_per_worker", "max_workers_per_order"),
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"pool {self.name}: {name} {getattr(self, name)} is not positive")
@@ -110,6 +117,7 @@ POOLS: dict[str, PoolSpec] = {
             scratch_gib=200,
             runtime_class_name="gvisor",
             concurrency_limit=512,
+            max_workers_per_order=32,
         ),
         _pool(
             "vlm",
@@ -119,6 +127,8 @@ POOLS: dict[str, PoolSpec] = {
             cpu_count=32,
             memory_gib=512,
             concurrency_limit=16,
+            units_per_worker=20_000,
+            max_workers_per_order=4,
         ),
         _pool(
             "encode",
@@ -128,6 +138,8 @@ POOLS: dict[str, PoolSpec] = {
             cpu_count=8,
             memory_gib=64,
             concurrency_limit=256,
+            units_per_worker=20_000,
+            max_workers_per_order=16,
         ),
         # The only pool whose identity may read the vault.
         _pool(
@@ -229,15 +241,37 @@ class ComputePools(dg.ConfigurableResource):
         deployment = load_deployment(Path(self.home)) if self.home else None
         pool = pools_from(deployment.pool_values() if deployment else {})[step.pool or "cpu"]
         job = WorkerJob(stage=step.stage, step=step.name, order=order, store=store)
-        launcher = self._launcher(deployment)
-        return with_attempts(lambda: launcher.launch(context, pool, job), pool, job, context.log)
-
-    def _launcher(self, deployment: Deployment | None) -> WorkerLauncher:
         if deployment is not None and deployment.bundle == "kubernetes":
-            from resources.kubernetes_launcher import KubernetesLauncher  # only a cluster needs it
+            return _run_on_cluster(context, step, pool, job, deployment)
+        local = LocalLauncher(command=self.command, grace_s=self.grace_s)
+        return with_attempts(lambda: local.launch(context, pool, job), pool, job, context.log)
 
-            return KubernetesLauncher(cluster=deployment.kubernetes)
-        return LocalLauncher(command=self.command, grace_s=self.grace_s)
+
+def _run_on_cluster(
+    context: dg.AssetExecutionContext,
+    step: Step,
+    pool: PoolSpec,
+    job: WorkerJob,
+    deployment: Deployment,
+) -> Report:
+    """Run an order as a Job, or as several at once where its units are many."""
+    from resources.kubernetes_launcher import KubernetesLauncher  # only a cluster needs it
+
+    launcher = KubernetesLauncher(cluster=deployment.kubernetes)
+
+    def work(part: WorkerJob) -> Report:
+        return with_attempts(lambda: launcher.launch(context, pool, part), pool, part, context.log)
+
+    parts = num_parts(
+        step,
+        job.order,
+        units_per_worker=pool.units_per_worker,
+        max_workers=pool.max_workers_per_order,
+    )
+    if parts == 1:
+        return work(job)
+    context.log.info(f"{job}: {parts} workers share its {step.units_of}")
+    return work_in_parts(job, parts, work, launcher.stop)
 
 
 def with_attempts(

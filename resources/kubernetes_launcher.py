@@ -30,7 +30,14 @@ from resources.worker_pods import (
     waits_for,
     worker_job,
 )
-from resources.workers import TAIL_LINES, WorkerJob, WorkerLost, last_error, step_failure
+from resources.workers import (
+    TAIL_LINES,
+    WorkerJob,
+    WorkerLeft,
+    WorkerLost,
+    last_error,
+    step_failure,
+)
 from wsdata.catalog.presence import Presence
 from wsdata.deployment import Kubernetes
 from wsdata.digest import sha256_bytes
@@ -50,16 +57,25 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KubernetesLauncher:
-    """Starts workers as Jobs of one cluster. `command`: what runs ``stage`` in its images."""
+    """Starts workers as Jobs of one cluster.
+
+    Attributes:
+        cluster: Which.
+        command: What runs ``stage`` in its images.
+        stop: Once set, no thread waits for its worker any longer. An interrupt reaches the main
+            thread alone.
+    """
 
     cluster: Kubernetes
     command: Sequence[str] = ("python", "-m", "wsdata")
+    stop: threading.Event = field(default_factory=threading.Event)
 
     def launch(self, context: dg.AssetExecutionContext, pool: "PoolSpec", job: WorkerJob) -> Report:
         """Run a job to its end; see `resources.compute_pool.WorkerLauncher`.
 
         Raises:
             WorkerLost: The pod was killed, or taken away for others.
+            WorkerLeft: The run was interrupted.
             dagster.Failure: The step failed, ran past its deadline, or cannot be started.
         """
         store = open_store(job.store)
@@ -85,7 +101,12 @@ class KubernetesLauncher:
                 environment=session.get_bootstrap_env_vars(),
             )
             watch = _Watch(
-                api=_Api(self.cluster), context=context, reader=reader, store=store, job=job
+                api=_Api(self.cluster),
+                context=context,
+                reader=reader,
+                store=store,
+                job=job,
+                stop=self.stop,
             )
             try:
                 ended = watch.run(manifest)
@@ -188,6 +209,7 @@ class _Watch:
     reader: PipesK8sPodLogsMessageReader
     store: BlobStore
     job: WorkerJob
+    stop: threading.Event
     followed: dict[str, threading.Thread] = field(default_factory=dict[str, threading.Thread])
     waiting: set[str] = field(default_factory=set[str])
     report_key: str = ""
@@ -217,7 +239,8 @@ class _Watch:
             if stuck_since and time.monotonic() - stuck_since > self.api.start_grace_s:
                 raise self._stuck(why if pods else self.api.why_no_pod(self.name) or why)
             self._tell_waiting(pods)
-            time.sleep(self.api.poll_s)
+            if self.stop.wait(self.api.poll_s):
+                raise WorkerLeft(f"{self.job}: the run was interrupted")
 
     def _stuck(self, why: str) -> dg.Failure:
         self.api.delete(self.name, self.uid)

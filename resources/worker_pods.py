@@ -55,7 +55,8 @@ class Ended:
 def job_name(job: WorkerJob) -> str:
     """Name of a job's Job: the same for the same order, so that it is found again."""
     step = job.step.replace("_", "-")[:32]
-    return f"wsdata-{step}-{short_digest([job.order.digest, job.order.partition])}"
+    part = f"-{job.part.index}-of-{job.part.of}" if job.part else ""
+    return f"wsdata-{step}-{short_digest([job.order.digest, job.order.partition])}{part}"
 
 
 def worker_job(
@@ -91,6 +92,7 @@ def worker_job(
     annotations = {
         "wsdata/partition": job.order.partition,
         "wsdata/order": job.order.digest,
+        **({"wsdata/part": f"{job.part.index}/{job.part.of}"} if job.part else {}),
         REPORT_ANNOTATION: report_key,
     }
     return {

@@ -3,7 +3,7 @@
 How a worker is started belongs to the launchers; which pool it runs in to `compute_pool`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import dagster as dg
@@ -11,6 +11,7 @@ import dagster as dg
 from wsdata.cli.stage import ORDER_FORMAT
 from wsdata.errors import WsdataError
 from wsdata.records import Order
+from wsdata.units import Part
 
 TAIL_LINES = 60
 
@@ -27,15 +28,26 @@ class WorkerLost(WsdataError):
         self.is_preempted = is_preempted
 
 
+class WorkerLeft(WsdataError):
+    """The run that waited for a worker was interrupted, and waits no longer."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerJob:
-    """What a launcher is handed: one step's order and the store that it is worked in."""
+    """What a launcher is handed: one step's order and the store that it is worked in.
+
+    Attributes:
+        part: The part of its units that this worker does; None for the whole step.
+        follows_parts: Workers of all its parts are done: nearly all is kept.
+    """
 
     stage: str
     step: str
     order: Order
     store: str
     environment: dict[str, str] = field(default_factory=dict[str, str])
+    part: Part | None = None
+    follows_parts: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the order file that ``wsdata stage`` reads."""
@@ -43,10 +55,13 @@ class WorkerJob:
             "format_version": ORDER_FORMAT,
             "store": self.store,
             "order": self.order.to_json(),
+            **({"part": asdict(self.part)} if self.part else {}),
+            **({"follows_parts": True} if self.follows_parts else {}),
         }
 
     def __str__(self) -> str:
-        return f"{self.stage}/{self.step} of {self.order.partition}"
+        part = f"part {self.part.index + 1} of {self.part.of} of " if self.part else ""
+        return f"{part}{self.stage}/{self.step} of {self.order.partition}"
 
 
 def step_failure(job: WorkerJob, *, exit_code: int, tail: str, where: str = "") -> dg.Failure:

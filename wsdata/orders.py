@@ -2,8 +2,8 @@
 
 A stage module declares its `Step` beside its algorithm. `build_order` turns it into a small
 JSON-able order against the ledger; `execute` runs an order anywhere that sees the store, and
-returns a report; the ledger's holder commits that. `finished` is the only notion of done: the
-live objects carry this order's digest, and the store has them and the blobs that they name.
+returns a report; the ledger's holder commits that. When an order is done is told by
+`catalog.presence`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from wsdata import tables
 from wsdata.catalog.objects import read_object, read_objects
-from wsdata.catalog.presence import Presence
 from wsdata.digest import sha256_bytes
 from wsdata.errors import NotReady
 from wsdata.ids import parse_shard_group
 from wsdata.records import Fact, ObjectRef, Order, Report, table_key
-from wsdata.units import UNIT, Units
+from wsdata.units import UNIT, Part, Units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -81,9 +80,12 @@ class Step:
         assets: Dagster asset name -> tables it makes. The first table is the asset's main one.
         pool: Compute pool, or None for a step cheap enough for the orchestrator's process.
         params_of: What of the recipe can change the output.
+        constants_of: What of the deployment can change the output, beside the recipe's.
         settings_of: What of the deployment the worker needs; never in the digest.
         version_of: What of the recipe names another version of the rows, beside the code's: a
             second engine's rows are appended, and both stay live.
+        units_of: The input whose rows are its units, of a step that several workers may share:
+            it works only what `StepRun.is_mine`. Empty for one that a single worker does.
     """
 
     stage: str
@@ -96,8 +98,10 @@ class Step:
     facts: tuple[FactInput, ...] = ()
     pool: str | None = None
     params_of: Callable[[Recipe], dict[str, Any]] | None = None
+    constants_of: Callable[[Deployment], dict[str, Any]] | None = None
     settings_of: Callable[[Deployment, Recipe], dict[str, Any]] | None = None
     version_of: Callable[[Recipe], str] | None = None
+    units_of: str = ""
     description: str = ""
 
     @property
@@ -137,6 +141,9 @@ class StepRun:
         store: BlobStore,
         progress: Progress = _log_progress,
         ledger: Ledger | None = None,
+        *,
+        part: Part | None = None,
+        asks_blobs: bool = True,
     ) -> None:
         self.order = order
         self.store = store
@@ -144,7 +151,25 @@ class StepRun:
         self.progress = progress
         self.params = order.params
         self.settings = order.settings
-        self.units = Units(order, store)
+        self.units = Units(order, store, asks_blobs=asks_blobs)
+        self._part = part
+
+    def is_mine(self, row_id: str) -> bool:
+        """Whether this worker is to work the unit of a row of the step's `units_of`.
+
+        Always so where one worker does the whole step. What a worker of a part returns is thrown
+        away: its units are what it was for.
+
+        Args:
+            row_id: The asset or clip that the row is about.
+        """
+        return self._part is None or self._part.holds(row_id)
+
+    def mine(self, rows: pl.DataFrame, column: str) -> pl.DataFrame:
+        """Rows whose units this worker is to work, by the column that `is_mine` asks for."""
+        import polars as pl
+
+        return rows.filter(pl.col(column).map_elements(self.is_mine, return_dtype=pl.Boolean))
 
     @property
     def ledger(self) -> Ledger:
@@ -274,7 +299,11 @@ def build_order(
         code_version=".".join(
             [step.code_version, *([step.version_of(recipe)] if step.version_of else [])]
         ),
-        params={**(step.params_of(recipe) if step.params_of else {}), **(extra_params or {})},
+        params={
+            **(step.params_of(recipe) if step.params_of else {}),
+            **(step.constants_of(deployment) if step.constants_of else {}),
+            **(extra_params or {}),
+        },
         inputs=inputs,
         context=context,
         facts=facts,
@@ -304,50 +333,44 @@ def _input_refs(
     raise ValueError(f"input {wanted.table}: unknown scope {wanted.scope!r}; known are {SCOPES}")
 
 
-def finished(
-    order: Order, ledger: Ledger, store: BlobStore, *, asks_blobs: bool = True
-) -> Report | None:
-    """Return the report of an earlier run of this very order, or None where work is left.
-
-    Args:
-        order: The order.
-        ledger: What is live.
-        store: Where it should be.
-        asks_blobs: Also ask the store for every blob that the rows name.
-    """
-    made = made_by(order, ledger, Presence(store, asks_blobs=asks_blobs))
-    if made is None:
-        return None
-    return Report(order_digest=order.digest, version_digest=order.version_digest, objects=made)
-
-
-def made_by(order: Order, ledger: Ledger, presence: Presence) -> dict[str, ObjectRef] | None:
-    """Return the live objects that this very order made, by table, or None where work is left."""
-    objects: dict[str, ObjectRef] = {}
-    order_digest = order.digest
-    for table in order.tables:
-        if ledger.order_digest_of(table, order.partition, order.code_version) != order_digest:
-            return None
-        (objects[table],) = ledger.live(table, order.partition, version=order.code_version)
-    return None if any(presence.is_lost(ref) for ref in objects.values()) else objects
-
-
 def execute(
     order: Order,
     function: str,
     store: BlobStore,
     progress: Progress = _log_progress,
     ledger: Ledger | None = None,
+    *,
+    part: Part | None = None,
+    asks_blobs: bool = True,
 ) -> Report:
     """Run an order: import its function, call it, store its rows, and return the report.
+
+    Args:
+        order: The order.
+        function: Its step's.
+        store: Where inputs lie, and results go.
+        progress: Told how far it is.
+        ledger: For steps without a pool.
+        part: Work these units alone and keep them for whoever works the whole; no rows are made,
+            and the report names none.
+        asks_blobs: Whether a kept unit counts only if the store has all that it names; who
+            follows on workers of its parts need not ask again.
 
     Raises:
         ValueError: The function returned other tables than the order names, or rows that break
             a table's schema.
     """
     module, _, name = function.partition(":")
-    run = StepRun(order, store, progress, ledger)
+    run = StepRun(order, store, progress, ledger, part=part, asks_blobs=asks_blobs)
     result: StepResult = getattr(importlib.import_module(module), name)(run)
+    if part is not None:
+        run.units.put_speeds()
+        return Report(
+            order_digest=order.digest,
+            version_digest=order.version_digest,
+            objects={},
+            metrics=run.units.metrics(),
+        )
     if set(result.tables) != set(order.tables):
         raise ValueError(
             f"{order.stage}/{order.step}: made tables {sorted(result.tables)}, ordered were "

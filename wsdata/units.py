@@ -7,6 +7,7 @@ steps; what a deployment's speed makes of a corpus, to `observability.capacity_s
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import threading
 import time
@@ -28,6 +29,28 @@ if TYPE_CHECKING:
 UNIT = "unit"  # the kind of those whose step has only one
 SPEEDS = "reports/speeds/"  # every worker may write reports; these stay when reports go
 SPEEDS_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One of several equal parts of a step's units, for one of several workers at once.
+
+    Attributes:
+        index: Which part, in [0, of).
+        of: How many parts there are.
+    """
+
+    index: int
+    of: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.of:
+            raise ValueError(f"part {self.index} of {self.of}: expected an index in [0, {self.of})")
+
+    def holds(self, subject: str) -> bool:
+        """Whether a unit belongs to this part: each belongs to one, whatever order lists it."""
+        hashed = hashlib.blake2b(subject.encode(), digest_size=8).digest()
+        return int.from_bytes(hashed, "big") % self.of == self.index
 
 
 @dataclass(kw_only=True, slots=True)
@@ -72,11 +95,16 @@ class Pace:
 
 
 class Units:
-    """Memory of one order's units, and their pace. Safe to call from several threads."""
+    """Memory of one order's units, and their pace. Safe to call from several threads.
 
-    def __init__(self, order: Order, store: BlobStore) -> None:
+    Where not `asks_blobs`, the store is taken to have what a kept unit names: the workers of its
+    parts have just put it, or asked.
+    """
+
+    def __init__(self, order: Order, store: BlobStore, *, asks_blobs: bool = True) -> None:
         self._order = order
         self._store = store
+        self._asks_blobs = asks_blobs
         self._paces: defaultdict[str, Pace] = defaultdict(Pace)
         self._lock = threading.Lock()
 
@@ -161,6 +189,8 @@ class Units:
             kept = json.loads(self._store.get(key))
         except ObjectMissing:
             return None
+        if not self._asks_blobs:
+            return kept
         named = (blob for path in blobs for blob in _at_path(kept, path.split(".")))
         return kept if all(self._store.size(blob) is not None for blob in named) else None
 

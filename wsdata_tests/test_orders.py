@@ -4,9 +4,10 @@ import types
 import pytest
 
 from wsdata import tables
+from wsdata.catalog.presence import finished
 from wsdata.deployment import load_deployment
 from wsdata.errors import CatalogError, NotReady
-from wsdata.orders import Input, Step, StepResult, build_order, execute, finished
+from wsdata.orders import Input, Step, StepResult, build_order, execute
 from wsdata.recipe import Recipe
 from wsdata.records import Fact, Order, Report
 

@@ -1,6 +1,8 @@
 """Whether the store has what the ledger says is there: objects of rows, and blobs they name.
 
-What is live belongs to `ledger`; finding all that is lost or damaged to `wsdata fsck`.
+So here is the only notion of an order that is done: the live objects carry its digest, and the
+store has them and the blobs that they name. What is live belongs to `ledger`; finding all that
+is lost or damaged to `wsdata fsck`.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from wsdata import tables
 from wsdata.catalog.objects import read_object
-from wsdata.records import table_key
+from wsdata.records import Report, table_key
 from wsdata.store import FolderStore
 
 if TYPE_CHECKING:
-    from wsdata.records import ObjectRef
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.records import ObjectRef, Order
     from wsdata.store import BlobStore
 
 ASKED_AT_ONCE = 16  # blobs that a bucket is asked for; more than a pool of connections holds
@@ -93,3 +96,31 @@ def _lost_blobs(store: BlobStore, ref: ObjectRef) -> list[str]:
     with ThreadPoolExecutor(min(ASKED_AT_ONCE, len(keys))) as threads:
         sizes = threads.map(store.size, keys)
         return [key for key, size in zip(keys, sizes, strict=True) if size is None]
+
+
+def finished(
+    order: Order, ledger: Ledger, store: BlobStore, *, asks_blobs: bool = True
+) -> Report | None:
+    """Return the report of an earlier run of this very order, or None where work is left.
+
+    Args:
+        order: The order.
+        ledger: What is live.
+        store: Where it should be.
+        asks_blobs: Also ask the store for every blob that the rows name.
+    """
+    made = made_by(order, ledger, Presence(store, asks_blobs=asks_blobs))
+    if made is None:
+        return None
+    return Report(order_digest=order.digest, version_digest=order.version_digest, objects=made)
+
+
+def made_by(order: Order, ledger: Ledger, presence: Presence) -> dict[str, ObjectRef] | None:
+    """Return the live objects that this very order made, by table, or None where work is left."""
+    objects: dict[str, ObjectRef] = {}
+    order_digest = order.digest
+    for table in order.tables:
+        if ledger.order_digest_of(table, order.partition, order.code_version) != order_digest:
+            return None
+        (objects[table],) = ledger.live(table, order.partition, version=order.code_version)
+    return None if any(presence.is_lost(ref) for ref in objects.values()) else objects

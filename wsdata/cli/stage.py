@@ -35,6 +35,9 @@ def run_stage(
 ) -> dict[str, Any]:
     """Run an order ``{"format_version": 1, "store": address, "order": {...}}``.
 
+    With ``"part": {"index": i, "of": n}`` beside them only that part of its units is worked, and
+    with ``"follows_parts": true`` all parts have been.
+
     Args:
         stage: Its stage.
         step: Its step.
@@ -53,6 +56,7 @@ def run_stage(
     from wsdata.records import Order
     from wsdata.steps import find_step
     from wsdata.store import open_store
+    from wsdata.units import Part
 
     body = json.loads(
         open_store(store).get(order) if store else Path(order).read_text(encoding="utf-8")
@@ -65,7 +69,14 @@ def run_stage(
     port, pool = os.environ.get(METRICS_PORT), os.environ.get(POOL, "")
     with _pipes() as pipes, serving(stage, step, port, pool) as watch:
         kept = watch.metered(open_store(body["store"]))
-        report = execute(wanted, find_step(stage, step).function, kept, watch).to_json()
+        report = execute(
+            wanted,
+            find_step(stage, step).function,
+            kept,
+            watch,
+            part=Part(**body["part"]) if body.get("part") else None,
+            asks_blobs=not body.get("follows_parts", False),
+        ).to_json()
         if report_key:
             open_store(store).put(report_key, json.dumps(report).encode())
         elif pipes is not None:

@@ -223,6 +223,7 @@ STEP = Step(
         *(Input(table=name) for name in FACT_INPUTS),
     ),
     pool="vlm",
+    units_of="clips",
     params_of=_params,
     settings_of=_settings,
     version_of=lambda recipe: "-".join(

@@ -210,6 +210,7 @@ STEP = Step(
     assets={"clip_embeddings": ("clip_embeddings",)},
     inputs=(Input(table="gates"), Input(table="clips"), Input(table="frame_packs")),
     pool="encode",
+    units_of="clips",
     params_of=lambda recipe: {"embeddings": asdict(recipe.embeddings)},
     settings_of=lambda deployment, _: {"num_threads": deployment.num_threads},
     description=(

@@ -15,6 +15,8 @@ from wsdata.preprocess.framepack import FramePack, read_framepack
 def kept_clips(run: StepRun) -> list[dict[str, Any]]:
     """Clips of the drop that passed the gates, best provisional tier first, then by id.
 
+    Where several workers share the step, those of this one alone.
+
     Returns:
         Rows of ``clips`` with ``provisional_tier``, ``pack_key`` and ``pack_sha256``.
     """
@@ -24,7 +26,9 @@ def kept_clips(run: StepRun) -> list[dict[str, Any]]:
         .drop_nulls("key")
         .select("clip_id", pack_key="key", pack_sha256="sha256")
     )
-    clips = run.read("clips").join(gates, on="clip_id").join(packs, on="clip_id")
+    clips = (
+        run.mine(run.read("clips"), "clip_id").join(gates, on="clip_id").join(packs, on="clip_id")
+    )
     return clips.sort("provisional_tier", "clip_id", nulls_last=True).to_dicts()
 
 

@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wsdata.catalog.ledger import Ledger
-from wsdata.catalog.presence import ONE_BY_ONE, Presence
+from wsdata.catalog.presence import ONE_BY_ONE, Presence, finished, made_by
 from wsdata.catalog.view import LedgerView, all_live, present_of_drop
 from wsdata.digest import digest, sha256_bytes
 from wsdata.errors import NotReady
-from wsdata.orders import build_order, finished, made_by
+from wsdata.orders import build_order
 from wsdata.recipe import Recipe
 from wsdata.records import Fact, ObjectRef, Order, Report, SharedRefs
 from wsdata.steps import STEPS

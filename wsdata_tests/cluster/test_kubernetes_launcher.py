@@ -15,12 +15,14 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from resources.compute_pool import POOLS, with_attempts
+from resources.fan_out import work_in_parts
 from resources.kubernetes_launcher import KubernetesLauncher
 from resources.worker_pods import job_name
-from resources.workers import WorkerJob
+from resources.workers import WorkerJob, WorkerLeft
 from wsdata.deployment import Kubernetes
 from wsdata.records import Order, Report
 from wsdata.store import open_store
+from wsdata.units import Part
 from wsdata_tests.cluster.kube.double import running_kube
 from wsdata_tests.cluster.pod_steps import STEP
 
@@ -278,6 +280,49 @@ def test_only_a_cancelled_run_takes_its_job_along(desk, tmp_path, is_cancelled):
         process.wait()
         for pod in desk.pods(job):
             desk.kube.kill_pod(pod["metadata"]["name"])
+
+
+@pytest.mark.slow
+def test_pods_share_an_order_and_one_more_tells_its_rows(desk):
+    job = desk.job("shared")
+    reports: list[Report] = []
+
+    @dg.asset(name="decode_status")
+    def decode_status(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        launch = lambda part: desk.launcher.launch(context, POOL, part)  # noqa: E731
+        reports.append(work_in_parts(job, 2, launch, desk.launcher.stop))
+        return dg.MaterializeResult()
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert dg.materialize([decode_status], instance=instance).success
+    parts = [replace(job, part=Part(index=index, of=2)) for index in range(2)]
+    assert [desk.made(each) for each in (*parts, job)] == [1, 1, 1]
+    (report,) = reports
+    assert report.objects["decode_status"].num_rows == 3
+    assert report.metrics["num_units_kept"] == 3
+
+
+@pytest.mark.slow
+def test_an_interrupt_reaches_every_waiting_part(desk):
+    job, stop = desk.job("stopped", "slow"), desk.launcher.stop
+    ends: list[BaseException] = []
+
+    @dg.asset(name="decode_status")
+    def decode_status(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        try:
+            desk.launcher.launch(context, POOL, job)
+        except WorkerLeft as left:
+            ends.append(left)
+        return dg.MaterializeResult()
+
+    thread = threading.Thread(target=lambda: dg.materialize([decode_status]))
+    thread.start()
+    desk.wait_until_working(job)
+    stop.set()
+    thread.join(30)
+    assert len(ends) == 1
+    assert desk.pods(job), "the run was not cancelled: the next one joins"
+    desk.kube.kill_pod(desk.pods(job)[0]["metadata"]["name"])
 
 
 @pytest.mark.slow

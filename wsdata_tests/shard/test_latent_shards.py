@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wsdata import orders
+from wsdata.catalog import presence
 from wsdata.digest import sha256_bytes
 from wsdata.errors import IntegrityError, ObjectMissing, StepFailed
 from wsdata.ids import make_clip_id, make_sample_id
@@ -318,9 +318,9 @@ def test_the_step_is_done_until_a_shard_is_gone(tmp_path, store, samples):
     order = _order(store, samples)
     report, rows = execute(STEP, order, store)
     ledger.commit(order, report)
-    assert orders.finished(order, ledger, store) is not None
+    assert presence.finished(order, ledger, store) is not None
     store.delete(rows["placements"]["shard_key"][0])
-    assert orders.finished(order, ledger, store) is None
+    assert presence.finished(order, ledger, store) is None
 
 
 def test_one_flipped_byte_in_a_shard_is_found_on_reading(store, samples):
