@@ -84,8 +84,8 @@ class Step:
         settings_of: What of the deployment the worker needs; never in the digest.
         version_of: What of the recipe names another version of the rows, beside the code's: a
             second engine's rows are appended, and both stay live.
-        units_of: The input whose rows are its units, of a step that several workers may share:
-            it works only what `StepRun.is_mine`. Empty for one that a single worker does.
+        units_of: The input whose rows are its units, where several workers may share an order: it
+            works only what `StepRun.is_mine`.
     """
 
     stage: str
@@ -158,10 +158,7 @@ class StepRun:
         """Whether this worker is to work the unit of a row of the step's `units_of`.
 
         Always so where one worker does the whole step. What a worker of a part returns is thrown
-        away: its units are what it was for.
-
-        Args:
-            row_id: The asset or clip that the row is about.
+        away: its units are what it was for. `row_id`: the asset or clip that the row is about.
         """
         return self._part is None or self._part.holds(row_id)
 
@@ -354,7 +351,7 @@ def execute(
         part: Work these units alone and keep them for whoever works the whole; no rows are made,
             and the report names none.
         asks_blobs: Whether a kept unit counts only if the store has all that it names; who
-            follows on workers of its parts need not ask again.
+            follows workers of its parts need not ask again.
 
     Raises:
         ValueError: The function returned other tables than the order names, or rows that break
