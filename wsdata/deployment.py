@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SANDBOX_LEVELS = ("limits", "seccomp", "bubblewrap")  # weakest first
 BUNDLES = ("local", "kubernetes")
 POOLS_FILE = "pools.json"
+MAX_SAFETY_DISTANCE = 64  # of 256 bits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,8 +73,10 @@ class Deployment:
     `bundle` is one of BUNDLES. `catalog` is a path, or a SQLAlchemy URL without a password;
     `catalog_password_env` names the environment variable that holds one. `carve_share` is the
     share of each source tier that goes to the eval vault, in [0, 1]; `carve_salt` keys its hash.
-    Neither may change once material has been landed. Where `asks_blobs`, a step is done only if
-    the store has every blob that its rows name: at 10^5 files a drop that is left to
+    Neither may change once material has been landed. `safety_lists` is a file or folder of PDQ
+    hash lists (see `preprocess.safety_lists`), none where it is not there; a print within
+    `safety_max_distance` bits of 256 of an entry is a hit. Where `asks_blobs`, a step is done
+    only if the store has every blob that its rows name: at 10^5 files a drop that is left to
     ``wsdata fsck``, and to runs that are told to ask.
     """
 
@@ -84,6 +87,8 @@ class Deployment:
     catalog: str
     eval_list: str
     operating_recipe: str
+    safety_lists: str = ""
+    safety_max_distance: int = 31
     carve_salt: str = "wsdata"
     carve_share: float = 0.001
     sandbox_minimum: str = "seccomp"
@@ -96,6 +101,11 @@ class Deployment:
     def __post_init__(self) -> None:
         if not 0 <= self.carve_share <= 1:
             raise WsdataError(f"carve_share {self.carve_share}: expected a share in [0, 1]")
+        if not 0 <= self.safety_max_distance <= MAX_SAFETY_DISTANCE:
+            raise WsdataError(
+                f"safety_max_distance {self.safety_max_distance}: expected bits in "
+                f"[0, {MAX_SAFETY_DISTANCE}]; unrelated pictures lie above 70"
+            )
         if self.sandbox_minimum not in SANDBOX_LEVELS:
             raise WsdataError(
                 f"sandbox_minimum {self.sandbox_minimum!r}: expected one of {SANDBOX_LEVELS}"
@@ -182,6 +192,7 @@ def load_deployment(home: Path | None = None) -> Deployment:
         "catalog": str(home / "catalog.db"),
         "eval_list": str(home / "eval_list.txt"),
         "operating_recipe": str(home / "operating.toml"),
+        "safety_lists": str(home / "safety_lists"),
     }
     path = home / "deployment.toml"
     if path.is_file():

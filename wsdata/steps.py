@@ -12,7 +12,17 @@ from wsdata.loader import proof
 from wsdata.observability import contamination, cost, drift, killrates, mirror
 from wsdata.orders import Step
 from wsdata.preprocess import funnel, onepass
-from wsdata.preprocess.filters import audio, faces, motion, overlay, quality, safety, technical
+from wsdata.preprocess.filters import (
+    audio,
+    faces,
+    motion,
+    overlay,
+    quality,
+    safety,
+    safety_list,
+    technical,
+    text_tags,
+)
 from wsdata.shard import captions as caption_packs
 from wsdata.shard import index, latent_shards, plan_step
 
@@ -26,13 +36,15 @@ _ALL: tuple[Step, ...] = (
     fingerprint.STEP,
     neardup.STEP,
     onepass.STEP,
+    safety_list.STEP,
     technical.STEP,
-    motion.STEP,
-    overlay.STEP,
-    quality.STEP,
     safety.STEP,
+    motion.STEP,
+    quality.STEP,
     faces.STEP,
     audio.STEP,
+    overlay.STEP,
+    text_tags.STEP,
     funnel.STEP,
     embed.STEP,
     camera.STEP,

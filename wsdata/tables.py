@@ -43,7 +43,10 @@ _SCORES = _table(
     status=STR,  # ok | unscored (reason says gated by what, or what was missing) | error
     reason=STR, detail_json=STR,
 )  # fmt: skip
-FILTERS = ("technical", "motion", "overlay", "quality", "safety", "faces", "audio")
+FILTERS = (  # as they follow each other; see `preprocess.savings`
+    "safety_list", "technical", "safety", "motion", "quality", "faces", "audio", "overlay",
+    "text_tags",
+)  # fmt: skip
 
 TABLES: dict[str, Table] = {
     # ingest ---------------------------------------------------------------------------------
@@ -79,6 +82,7 @@ TABLES: dict[str, Table] = {
         hash=BIN, mirror_hash=BIN,  # 32 bytes each
         quality=INT,  # 0..100; below the matcher's floor a frame has no vote
         method=STR,  # keyframe-... | pass-1fps-...
+        core_hash=BIN, core_mirror_hash=BIN,  # of the inner part; null where that says too little
     ),
     "audio_prints": _table(
         ("asset_id",), asset_id=STR, start_s=F64,  # of the first code, after the first picture
@@ -96,7 +100,8 @@ TABLES: dict[str, Table] = {
     ),
     "vault_prints": _table(
         ("asset_id", "level", "frame_index"), asset_id=STR, level=STR,  # frame | asset
-        frame_index=INT, time_s=F64, hash=BIN, mirror_hash=BIN, quality=INT, vector=VECTOR,
+        frame_index=INT, time_s=F64, hash=BIN, mirror_hash=BIN, quality=INT, core_hash=BIN,
+        core_mirror_hash=BIN, vector=VECTOR,
         embedding_version=STR, is_fit_for_eval=BOOL,
     ),
     # preprocess -----------------------------------------------------------------------------
@@ -115,15 +120,20 @@ TABLES: dict[str, Table] = {
         ("clip_id",), ("key",), clip_id=STR, asset_id=STR,
         status=STR,  # kept | silent | none | unsynced | broken
         **_BLOB,  # key, sha256, size_bytes: null unless kept
+        codec=STR,  # opus | aac, as it is stored
         sample_rate_hz=INT, channels=INT, duration_s=F64, drift_ms=F64, rms_db=F64, peak_db=F64,
         clipped_share=F64,
+        loudness_lufs=F64,  # integrated, EBU R 128; of the source
+        music_share=F64,  # of the clip; what decided on the form it is stored in
+        source_rate_hz=INT, source_channels=INT,
+        reason=STR,  # why it is not kept
     ),
     "frame_packs": _table(
         ("clip_id",), ("key",), clip_id=STR, asset_id=STR, **_BLOB, num_color=INT, num_luma=INT,
     ),
     "pass_fingerprints": _table(
         ("asset_id", "frame_index"), asset_id=STR, frame_index=INT, time_s=F64,
-        hash=BIN, mirror_hash=BIN, quality=INT, method=STR,
+        hash=BIN, mirror_hash=BIN, quality=INT, method=STR, core_hash=BIN, core_mirror_hash=BIN,
     ),
     "decode_status": _table(
         ("asset_id",), asset_id=STR,
@@ -227,6 +237,9 @@ TABLES: dict[str, Table] = {
     "kill_rates": _table(
         ("filter", "source"), drop=STR, source=STR, filter=STR, num_in=INT, num_stopped=INT,
         num_errors=INT, kill_share=F64,
+        num_unscored=INT,  # not measured, for want of what they are measured by
+        num_spared=INT, spared_media_s=F64,  # not measured, as a gate had stopped them before
+        saved_scorings=INT,  # scorings that this filter's stops spared the later ones
         duration_s=F64,  # of all clips of the source, whatever the filter saw
     ),
     "score_histograms": _table(

@@ -1,9 +1,11 @@
 """Gates and tiers: the only code that drops clips, and how scores become a tier.
 
-Technical faults, unsafe content and being a copy stop a clip; all other scores only tier it. A
-score that is missing is neither good nor bad: without the scores that the gates read a clip stays
-out, as ``unscored`` or ``error`` and not as stopped by the filter, and without those that tier it
-a clip is held below the tiers that such a score would have to earn.
+Being listed as unsafe, technical faults, unsafe content and being a copy stop a clip; all other
+scores only tier it. A score that is missing is neither good nor bad: without the scores that the
+gates read a clip stays out, as ``unscored`` or ``error`` and not as stopped by the filter, and
+without those that tier it a clip is held below the tiers that such a score would have to earn.
+What was never screened against a safety list (there is none, or no print says enough) is stopped
+by none: the list only ever stops what it knows.
 
 The gates of a drop are provisional. A cut evaluates the same functions again, with its own
 thresholds, over stored scores.
@@ -17,11 +19,16 @@ import polars as pl
 
 from wsdata import tables
 from wsdata.orders import Input, Step, StepResult, StepRun
+from wsdata.preprocess.savings import show_spared
 from wsdata.recipe import TIERS, Gates, Recipe, Tiers
 
 UNDECODABLE = ("quarantined", "failed", "empty")
 
+# Filters that can stop a clip, by what they cost: the first two read rows alone. See `savings`.
+GATING = ("safety_list", "technical", "safety")
+
 _READ = (  # (filter, score) that gates and tiers look at
+    ("safety_list", "asset_hits"),
     ("technical", "is_decodable"),
     ("technical", "rung_px"),
     ("technical", "duration_s"),
@@ -32,6 +39,7 @@ _READ = (  # (filter, score) that gates and tiers look at
     ("overlay", "text_share"),
     ("quality", "quality"),
 )
+_SAID = ("safety_list.asset_hits", "technical.is_decodable")  # whose detail holds a reason
 _RESULT = {
     "clip_id": pl.String, "passed": pl.Boolean, "stopped_by": pl.String, "reason": pl.String,
     "tier": pl.String, "quality_value": pl.Float64,
@@ -46,7 +54,7 @@ STEP = Step(
     stage="preprocess",
     name="gates",
     function="wsdata.preprocess.funnel:run",
-    code_version="gates-1",
+    code_version="gates-2",
     partition="drop",
     assets={"gates": ("gates",)},
     inputs=(
@@ -75,7 +83,12 @@ def run(run: StepRun) -> StepResult:
     return StepResult(
         tables={"gates": rows},
         metrics={"num_clips": rows.height, "num_passed": passed},
-        display={"gates": _show(rows, clips, run.read("decode_status"))},
+        display={
+            "gates": {
+                **_show(rows, clips, run.read("decode_status")),
+                "spared": {"type": "md", "raw_value": show_spared(scores, clips, run.store)},
+            }
+        },
     )
 
 
@@ -92,9 +105,9 @@ def evaluate_gates(
         tiers: Thresholds that tier.
 
     Returns:
-        One row per clip, sorted by ``clip_id``: ``passed``; where not, ``stopped_by`` (technical,
-        safety, unscored, error) and ``reason``; where passed, ``tier`` and ``quality_value`` in
-        [0, 1], null where the quality score is missing.
+        One row per clip, sorted by ``clip_id``: ``passed``; where not, ``stopped_by``
+        (safety_list, technical, safety, unscored, error) and ``reason``; where passed, ``tier``
+        and ``quality_value`` in [0, 1], null where the quality score is missing.
     """
     wide = _widen(scores, clips)
     decided = wide.with_columns(_stop(gates).alias("stop")).with_columns(
@@ -113,19 +126,23 @@ def evaluate_gates(
     )
 
 
-def technical_stops(technical: pl.DataFrame, clips: pl.DataFrame, gates: Gates) -> pl.DataFrame:
-    """Clips that their technical scores already stop, for filters to spare themselves.
+def stops_so_far(scores: pl.DataFrame, clips: pl.DataFrame, gates: Gates) -> pl.DataFrame:
+    """Clips that the scores that exist already stop, for later filters to spare themselves.
 
-    A clip without technical scores is not among them: what is unknown stops nothing here.
+    A clip that lacks scores is not among them: what is unknown stops nothing here.
+
+    Args:
+        scores: Rows of the score tables of GATING that there are, together.
+        clips: Rows of ``clips``.
+        gates: Thresholds that drop.
 
     Returns:
-        ``clip_id`` and ``reason``, sorted.
+        ``clip_id``, ``stopped_by`` and ``reason``, sorted.
     """
-    wide = _widen(technical, clips).with_columns(_stop(gates).alias("stop"))
+    wide = _widen(scores, clips).with_columns(_stop(gates).alias("stop"))
     return (
         wide.select("clip_id", pl.col("stop").struct.unnest())
-        .filter(pl.col("stopped_by") == "technical")
-        .select("clip_id", "reason")
+        .filter(pl.col("stopped_by").is_in(GATING))
         .sort("clip_id")
     )
 
@@ -198,10 +215,9 @@ def _widen(scores: pl.DataFrame, clips: pl.DataFrame) -> pl.DataFrame:
             pl.col(column).filter(mine).first().alias(name + suffix)
             for column, suffix in (("score", ""), ("status", ":status"), ("reason", ":reason"))
         ]
-        if score_name == "is_decodable":
-            columns.append(
-                pl.col("detail_json").filter(mine).first().str.json_path_match("$.why").alias("why")
-            )
+        if name in _SAID:
+            why = pl.col("detail_json").filter(mine).first().str.json_path_match("$.why")
+            columns.append(why.alias(name + ":why"))
     wide = best.group_by("clip_id").agg(columns)
     known = clips.select("clip_id", "media_kind", "width_px", "height_px").unique("clip_id")
     return known.join(wide, on="clip_id", how="left")
@@ -217,9 +233,14 @@ def _stop(gates: Gates) -> pl.Expr:
     nsfw = pl.col("safety.nsfw")
     rules: list[tuple[pl.Expr, str, pl.Expr]] = [
         (
+            pl.col("safety_list.asset_hits") > 0,
+            "safety_list",
+            pl.format("listed: {}", pl.col("safety_list.asset_hits:why").fill_null("")),
+        ),
+        (
             pl.col("technical.is_decodable") < 1,
             "technical",
-            pl.format("broken: {}", pl.col("why").fill_null("undecodable")),
+            pl.format("broken: {}", pl.col("technical.is_decodable:why").fill_null("undecodable")),
         ),
         (
             pl.col("technical.rung_px") < 1,
@@ -338,10 +359,15 @@ def _show(rows: pl.DataFrame, clips: pl.DataFrame, status: pl.DataFrame) -> dict
         for row in stopped.sort("stopped_by", "clip_id").head(20).iter_rows(named=True)
     ]
     undecoded = status.filter(pl.col("status").is_in(UNDECODABLE)).height
+    unknown = {
+        name: stopped.filter(pl.col("stopped_by") == name).height for name in ("unscored", "error")
+    }
     return {
         "clips": {"type": "int", "raw_value": rows.height},
         "passed": {"type": "int", "raw_value": rows.height - stopped.height},
-        "stopped": {"type": "int", "raw_value": stopped.height},
+        "stopped": {"type": "int", "raw_value": stopped.height - sum(unknown.values())},
+        "out_as_unscored": {"type": "int", "raw_value": unknown["unscored"]},
+        "out_as_error": {"type": "int", "raw_value": unknown["error"]},
         "assets_without_clips": {"type": "int", "raw_value": undecoded},
         "funnel": {"type": "md", "raw_value": "\n".join(funnel)},
         "reasons": {

@@ -14,6 +14,7 @@ from wsdata_tests.preprocess.score_support import asset_id, clip, score, step_ru
 GATES, TIERS = Gates(), Tiers()
 
 SOUND = {
+    ("safety_list", "asset_hits"): 0.0,
     ("technical", "is_decodable"): 1.0,
     ("technical", "rung_px"): 256.0,
     ("technical", "duration_s"): 5.0,
@@ -60,6 +61,17 @@ def test_a_sound_clip_passes_on_top():
         ({("technical", "error_share"): 0.06}, "technical", "decoding errors: 0.06"),
         ({("technical", "is_decodable"): 0.0}, "technical", "broken: undecodable"),
         ({("safety", "nsfw"): 0.8}, "safety", "unsafe: 0.8"),
+        (
+            {
+                ("safety_list", "asset_hits"): {
+                    "score": 2.0,
+                    "status": "ok",
+                    "detail_json": '{"why":"list police entry 7 at 12 of 256 bits and 1 more"}',
+                }
+            },
+            "safety_list",
+            "listed: list police entry 7 at 12 of 256 bits and 1 more",
+        ),
     ],
 )
 def test_technical_faults_and_unsafe_content_stop_a_clip(changed, stopped_by, words):
@@ -161,8 +173,7 @@ def test_no_clips_give_no_rows():
     )
     assert empty.height == 0
     assert (
-        funnel.technical_stops(tables.empty("motion_scores"), tables.empty("clips"), GATES).height
-        == 0
+        funnel.stops_so_far(tables.empty("motion_scores"), tables.empty("clips"), GATES).height == 0
     )
 
 
@@ -176,6 +187,8 @@ def slow_gate(found: dict, *, is_video: bool) -> str | None:
     def is_unknown(key):
         return value(key) is None
 
+    if (value(("safety_list", "asset_hits")) or 0) > 0:
+        return "safety_list"
     technical = [("technical", name) for name in ("is_decodable", "rung_px", "error_share")]
     if is_video:
         technical.append(("technical", "duration_s"))
@@ -222,6 +235,7 @@ def slow_tier(found: dict, *, is_video: bool) -> tuple[str, float | None]:
 
 
 VALUES = {
+    "asset_hits": [0.0, 0.0, 2.0],
     "is_decodable": [1.0, 0.0],
     "rung_px": [256.0, 0.0],
     "duration_s": [5.0, 1.0],
@@ -265,13 +279,16 @@ def test_the_frame_form_agrees_with_the_rules_read_one_clip_at_a_time(made, shuf
         else rows
     )
     decided = funnel.evaluate_gates(rows, clips, GATES, TIERS)
-    stops = funnel.technical_stops(rows, clips, GATES)["clip_id"].to_list()
+    stops = dict(
+        funnel.stops_so_far(rows, clips, GATES).select("clip_id", "stopped_by").iter_rows()
+    )
     assert decided["clip_id"].to_list() == sorted(row["clip_id"] for row, _ in made)
     by_id = {row["clip_id"]: row for row in decided.to_dicts()}
     for row, found in made:
         is_video, got = row["media_kind"] == "video", by_id[row["clip_id"]]
         assert got["stopped_by"] == slow_gate(found, is_video=is_video)
-        assert (row["clip_id"] in stops) == (got["stopped_by"] == "technical")
+        is_known = got["stopped_by"] in funnel.GATING
+        assert stops.get(row["clip_id"]) == (got["stopped_by"] if is_known else None)
         if got["passed"]:
             tier, value = slow_tier(found, is_video=is_video)
             assert got["tier"] == tier

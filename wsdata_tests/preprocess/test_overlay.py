@@ -19,7 +19,15 @@ def test_burned_in_text_is_measured_read_and_lasting():
     found = overlay.overlay_scores([frame] * 5)
     assert box_share < found["text_share"]["score"] < 2.5 * box_share
     assert found["lasting_share"]["score"] == pytest.approx(found["text_share"]["score"], rel=0.05)
-    assert found["text_share"]["detail"] == {"words": ["BREAKING NEWS"]}
+    detail = found["text_share"]["detail"]
+    assert detail["words"] == ["BREAKING NEWS"]
+    assert [told["size"] for told in detail["frames"]] == [[frame.shape[1], frame.shape[0]]] * 3
+    text, confidence, corners, light, flat = detail["frames"][0]["lines"][0]
+    assert text == "BREAKING NEWS"
+    assert 0.8 <= confidence <= 1.0
+    assert max(corners[0::2]) <= frame.shape[1]
+    assert abs(light - 90) < 20  # the fog that it stands on
+    assert flat > 0.3
 
 
 def test_a_title_in_one_of_three_frames_counts_a_third_and_does_not_last():

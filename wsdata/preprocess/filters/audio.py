@@ -16,6 +16,7 @@ from wsdata.preprocess.filters.rows import (
     Entries,
     Filter,
     filter_settings,
+    gate_inputs,
     load_model,
     read_blob,
     score_clips,
@@ -48,7 +49,7 @@ STEP = Step(
     inputs=(
         Input(table="clips"),
         Input(table="audio_tracks"),
-        Input(table="technical_scores", is_context=True),
+        *gate_inputs(FILTER.name),
     ),
     pool="nvdec",
     settings_of=filter_settings,

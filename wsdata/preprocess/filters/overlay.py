@@ -1,6 +1,8 @@
 """Overlay filter: text burned into the picture, detected and confirmed by reading it.
 
-Detection alone fires on fog and gravel, so only what can be read as a word counts.
+Detection alone fires on fog and gravel, so only what can be read as a word counts. What was read
+is noted in the detail, with where and on what ground: `text_tags` tells plates and documents from
+that, so text is read once per clip.
 Axes: h height, w width, c colour (RGB).
 """
 
@@ -22,9 +24,11 @@ from wsdata.preprocess.filters.rows import (
     unscored,
 )
 
+TextLine = tuple[str, float, NDArray[np.int64]]  # text, confidence, corners (4, 2) in pixels
+
 FILTER = Filter(
     name="overlay",
-    model_version="rapidocr-3.10.0-ppocrv6-640-1",
+    model_version="rapidocr-3.10.0-ppocrv6-640-2",
     score_names=(
         "text_share",  # of the frame's area under read text, mean over the frames looked at
         "lasting_share",  # of the area, under read text in every frame looked at
@@ -41,6 +45,8 @@ MIN_CONFIDENCE = 0.8
 MIN_LETTERS = 2  # single signs are what texture is read as
 MAX_HEIGHT_SHARE = 0.3  # a "letter" taller than that is an object
 MAX_WORDS = 12
+MAX_LINES = 60  # of a frame, in its detail: a page of print
+GROUND_BINS = 16  # of luma, the fullest of which is a line's ground
 
 
 def run(run: StepRun) -> StepResult:
@@ -57,22 +63,26 @@ def overlay_scores(frames_hwc: Sequence[NDArray[np.uint8]]) -> Entries:
         frames_hwc: RGB frames in [0, 255], in the order of the clip.
 
     Returns:
-        By name, see `FILTER`; the words are in the detail of ``text_share``.
+        By name, see `FILTER`; the words are in the detail of ``text_share``, and under
+        ``frames`` the lines of each frame with text, as `noted_frame` gives them.
     """
     if not frames_hwc:
         return dict.fromkeys(FILTER.score_names, unscored("no colour frame"))
     chosen = sorted({round(i) for i in np.linspace(0, len(frames_hwc) - 1, NUM_FRAMES)})
     masks_hw: list[NDArray[np.bool_]] = []
     words: list[str] = []
+    noted: list[dict[str, Any]] = []
     for index in chosen:
         mask_hw, found = _read_text(frames_hwc[index])
         masks_hw.append(mask_hw)
-        words += [word for word in found if word not in words]
+        words += [text for text, _, _ in found if text not in words]
+        if found:
+            noted.append(noted_frame(frames_hwc[index], found))
     lasting_hw = np.logical_and.reduce([_at_size(mask_hw, masks_hw[0]) for mask_hw in masks_hw])
     return {
         "text_share": scored(
             float(np.mean([mask_hw.mean() for mask_hw in masks_hw])),
-            {"words": words[:MAX_WORDS]} if words else None,
+            {"words": words[:MAX_WORDS], "frames": noted} if words else None,
         ),
         "lasting_share": scored(float(lasting_hw.mean()))
         if len(chosen) > 1
@@ -80,23 +90,57 @@ def overlay_scores(frames_hwc: Sequence[NDArray[np.uint8]]) -> Entries:
     }
 
 
-def _read_text(frame_hwc: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], list[str]]:
+def _read_text(frame_hwc: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], list[TextLine]]:
     import cv2
 
     height_px, width_px = frame_hwc.shape[:2]
     mask_hw = np.zeros((height_px, width_px), np.uint8)
-    words: list[str] = []
+    lines: list[TextLine] = []
     found = _model()(np.ascontiguousarray(frame_hwc[..., ::-1]))  # it takes BGR
     if found.boxes is None or found.txts is None:
-        return mask_hw.astype(bool), words
+        return mask_hw.astype(bool), lines
     for box, text, confidence in zip(found.boxes, found.txts, found.scores, strict=True):
         tall = float(np.ptp(box[:, 1])) > MAX_HEIGHT_SHARE * height_px
         letters = sum(sign.isalnum() for sign in text)
         if tall or letters < MIN_LETTERS or confidence < MIN_CONFIDENCE:
             continue
         cv2.fillPoly(mask_hw, [np.round(box).astype(np.int32)], (1,))
-        words.append(text)
-    return mask_hw.astype(bool), words
+        lines.append((text, float(confidence), np.round(box).astype(np.int64)))
+    return mask_hw.astype(bool), lines
+
+
+def noted_frame(frame_hwc: NDArray[np.uint8], lines: Sequence[TextLine]) -> dict[str, Any]:
+    """What is kept of a frame's text, as JSON.
+
+    Returns:
+        ``size``, [width, height] in pixels; ``lines``, of each the text, its confidence, the
+        eight coordinates of its corners clockwise from the upper left, and luma and share of the
+        ground that it stands on; the most confident ones.
+    """
+    height_px, width_px = frame_hwc.shape[:2]
+    surest = sorted(lines, key=lambda line: (-line[1], line[0], line[2].tolist()))[:MAX_LINES]
+    return {
+        "size": [width_px, height_px],
+        "lines": [
+            [text, round(confidence, 3), box.ravel().tolist(), *_ground(frame_hwc, box)]
+            for text, confidence, box in surest
+        ],
+    }
+
+
+def _ground(frame_hwc: NDArray[np.uint8], box: NDArray[np.int64]) -> tuple[int, float]:
+    """Luma that most of a line's surroundings have, in [0, 255], and the share that has it."""
+    height_px, width_px = frame_hwc.shape[:2]
+    margin = int(np.ptp(box[:, 1])) // 4
+    left, top = np.clip(box.min(axis=0) - margin, 0, [width_px - 1, height_px - 1])
+    right, bottom = np.clip(box.max(axis=0) + margin + 1, 1, [width_px, height_px])
+    cut = frame_hwc[top:bottom, left:right].astype(np.uint32)
+    luma = (cut @ np.array([77, 150, 29], np.uint32)) >> 8
+    bins = np.bincount((luma * GROUND_BINS // 256).ravel(), minlength=GROUND_BINS)
+    # Two neighbouring bins: a ground that lies across their border is one.
+    pairs = bins[:-1] + bins[1:]
+    fullest = int(pairs.argmax())
+    return (fullest + 1) * 256 // GROUND_BINS, round(float(pairs[fullest] / luma.size), 3)
 
 
 def _at_size(mask_hw: NDArray[np.bool_], like_hw: NDArray[np.bool_]) -> NDArray[np.bool_]:

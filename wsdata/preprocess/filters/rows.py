@@ -24,6 +24,7 @@ from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.preprocess import funnel
 from wsdata.preprocess.filters.showing import show_scores
 from wsdata.preprocess.framepack import FramePack, read_framepack
+from wsdata.preprocess.savings import GATED_BY
 from wsdata.recipe import Gates, Recipe
 
 MAX_ERROR_SHARE = 0.5
@@ -85,6 +86,12 @@ def filter_settings(deployment: Deployment, recipe: Recipe) -> dict[str, Any]:
     return {"gates": asdict(recipe.gates)}
 
 
+def gate_inputs(name: str) -> tuple[Input, ...]:
+    """Scores that a filter asks before it spends anything: of the filters that gate before it."""
+    before = funnel.GATING[: funnel.GATING.index(name)] if name in funnel.GATING else funnel.GATING
+    return tuple(Input(table=f"{each}_scores", is_context=True) for each in before)
+
+
 def pack_step(spec: Filter, description: str) -> Step:
     """Declare the step of a filter that reads frame packs."""
     return Step(
@@ -97,9 +104,10 @@ def pack_step(spec: Filter, description: str) -> Step:
         inputs=(
             Input(table="clips"),
             Input(table="frame_packs"),
-            Input(table="technical_scores", is_context=True),
+            *gate_inputs(spec.name),
         ),
         pool="nvdec",
+        units_of="clips",
         settings_of=filter_settings,
         description=description,
     )
@@ -187,8 +195,9 @@ def score_clips(
 ) -> StepResult:
     """Score every clip of a drop, one unit each; one clip's failure is that clip's alone.
 
-    Clips that the technical gate already stops are written as unscored and cost nothing. Failed
-    clips are not remembered as done, so a rerun of an unfinished step tries them again.
+    Clips that a gate already stops by scores that exist are written as unscored, with the gate
+    and its reason, and cost nothing. Failed clips are not remembered as done, so a rerun of an
+    unfinished step tries them again.
 
     Args:
         run: The step's run, with ``clips`` among its inputs.
@@ -200,16 +209,14 @@ def score_clips(
         StepFailed: More than MIN_ERRORS clips and more than MAX_ERROR_SHARE of those tried failed.
     """
     started = time.perf_counter()
-    clips = run.read("clips").sort("clip_id")
-    gated = _technical_stops(run, clips)
+    clips = run.mine(run.read("clips"), "clip_id").sort("clip_id")
+    gated = _stops_so_far(run, clips)
     rows: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
     for index, clip in enumerate(clips.iter_rows(named=True), start=1):
         clip_id = clip["clip_id"]
         if clip_id in gated:
-            entries = dict.fromkeys(
-                spec.score_names, unscored(f"gated by technical: {gated[clip_id]}")
-            )
+            entries = dict.fromkeys(spec.score_names, unscored(gated[clip_id]))
         else:
             entries = _one_clip(run, spec, compute, clip, subject)
         if entries[spec.score_names[0]]["status"] == "error":
@@ -226,17 +233,28 @@ def score_clips(
             "num_scored": counts["ok"],
             "num_unscored": counts["unscored"],
             "num_errors": counts["error"],
+            "num_spared": len(gated),
             "duration_s": round(time.perf_counter() - started, 3),
         },
         display={spec.table: show_scores(table, spec.score_names)},
     )
 
 
-def _technical_stops(run: StepRun, clips: pl.DataFrame) -> dict[str, str]:
-    technical = run.read_context("technical_scores")
-    gates = Gates(**run.settings.get("gates", {}))
-    stops = funnel.technical_stops(technical, clips, gates)
-    return dict(stops.select("clip_id", "reason").iter_rows())
+def _stops_so_far(run: StepRun, clips: pl.DataFrame) -> dict[str, str]:
+    """Why clips are not worth scoring, by clip."""
+    tables_read = [
+        f"{name}_scores" for name in funnel.GATING if f"{name}_scores" in run.order.context
+    ]
+    if not tables_read:
+        return {}
+    scores = pl.concat([run.read_context(table) for table in tables_read])
+    stops = funnel.stops_so_far(scores, clips, Gates(**run.settings.get("gates", {})))
+    return {
+        clip_id: GATED_BY.format(stopped_by, reason)
+        for clip_id, stopped_by, reason in stops.select(
+            "clip_id", "stopped_by", "reason"
+        ).iter_rows()
+    }
 
 
 def _one_clip(
