@@ -58,9 +58,9 @@ ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /opt/wsdata/app
 
 FROM base AS orchestrator
-# The decode sandbox's filter.
+# The decode sandbox's filter; prints of sound.
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends "libseccomp2=2.5.4-*" \
+    && apt-get install -y --no-install-recommends "libseccomp2=2.5.4-*" "libchromaprint1=1.5.1-*" \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=orchestrator-environment /opt/venv /opt/venv
 COPY definitions.py launch.py workspace.yaml ./
@@ -79,7 +79,7 @@ CMD ["wsdata", "--help"]
 FROM ${GPU_IMAGE} AS gpu
 # The one compiler in a finished image: Triton builds its launchers when a kernel is first used.
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends "libseccomp2=2.5.4-*" "gcc=4:12.2.0-*" "libc6-dev=2.36-9+deb12u*" \
+    && apt-get install -y --no-install-recommends "libseccomp2=2.5.4-*" "libchromaprint1=1.5.1-*" "gcc=4:12.2.0-*" "libc6-dev=2.36-9+deb12u*" \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --gid 10001 wsdata \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin wsdata \

@@ -17,6 +17,7 @@ command -v c++ >/dev/null || missing+=(g++)                    # pdqhash compile
   || missing+=(python3.11-dev)
 "$python" -c 'import ensurepip' 2>/dev/null || missing+=(python3.11-venv)
 ldconfig -p | grep -q 'libseccomp\.so\.2' || missing+=(libseccomp2)  # the decode sandbox
+ldconfig -p | grep -q 'libchromaprint\.so\.1' || missing+=(libchromaprint1)  # prints of sound
 compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql)  # tests run it
 if [ ${#missing[@]} -gt 0 ]; then
   echo "installing system packages: ${missing[*]}" >&2

@@ -1,11 +1,11 @@
-"""Fingerprints: what every raw asset looks like, and what kind of file it is.
+"""Fingerprints: what every raw asset looks and sounds like, and what kind of file it is.
 
-One sandboxed child per raw asset probes it and prints its key frames. Vault members are printed
-by `vault_prints`; which prints belong together is told by `neardup`. Sound is not printed yet.
+One sandboxed child per raw asset probes it, prints its key frames and its main sound track.
+Vault members are printed by `vault_prints`; which prints belong together is told by `neardup`.
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from wsdata.ids import raw_key
 from wsdata.media.keyframes import SAMPLING_VERSION
 from wsdata.media.phash import HASH_VERSION, hamming, hash_frame
 from wsdata.media.sandbox import JobReport, run_job
+from wsdata.media.sound_print import SOUND_VERSION, require_chromaprint
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.store import BlobStore, FolderStore
 
@@ -29,14 +30,20 @@ STEP = Step(
     stage="ingest",
     name="fingerprints",
     function="wsdata.ingest.fingerprint:run",
-    code_version="fingerprint-1",
+    code_version="fingerprint-2",
     partition="drop",
-    assets={"fingerprints": ("fingerprints", "probes")},
+    assets={"fingerprints": ("fingerprints", "probes", "audio_prints")},
     inputs=(Input(table="raw_assets"),),
     pool="nvdec",
-    params_of=lambda _: {"method": METHOD, "max_keyframes": MAX_KEYFRAMES},
+    units_of="raw_assets",
+    params_of=lambda _: {
+        "method": METHOD,
+        "max_keyframes": MAX_KEYFRAMES,
+        "sound_version": SOUND_VERSION,
+    },
     settings_of=lambda deployment, _: {"sandbox_minimum": deployment.sandbox_minimum},
-    description="Probe of every raw asset, and perceptual hashes of its key frames, mirrored too.",
+    description="Probe of every raw asset, perceptual hashes of its key frames, mirrored too, and "
+    "the print of its sound.",
 )
 
 
@@ -59,7 +66,14 @@ def raw_file(store: BlobStore, key: str) -> Iterator[Path]:
 
 
 def print_file(
-    path: Path, out_dir: Path, *, minimum_level: str, is_dense: bool = False, num_color: int = 0
+    path: Path,
+    out_dir: Path,
+    *,
+    minimum_level: str,
+    is_dense: bool = False,
+    num_color: int = 0,
+    has_sound: bool = False,
+    runner: Callable[..., JobReport] = run_job,
 ) -> tuple[dict[str, Any], JobReport]:
     """Probe and print one file in the sandbox; one that ends badly is tried once more.
 
@@ -69,16 +83,28 @@ def print_file(
         minimum_level: The sandbox level that the deployment demands.
         is_dense: Whether to print four frames a second whatever the key frames.
         num_color: How many of the printed frames to leave as pictures.
+        has_sound: Whether to print the main sound track too.
+        runner: What runs the job; called as `media.sandbox.run_job` is.
 
     Returns:
-        ``probe``, ``prints`` and ``colors`` as `media.keyframes.keyframes_job` gives them, the
-        probe with status ``failed`` where the child gave none; and the child's report.
+        ``probe``, ``prints``, ``colors`` and ``sound`` as `media.keyframes.keyframes_job` gives
+        them, the probe with status ``failed`` where the child gave none; and the child's report.
+
+    Raises:
+        SandboxError: Sound is wanted, and the library that prints it is not here.
     """
+    if has_sound:
+        require_chromaprint()
     wall_s = _MIN_WALL_S + path.stat().st_size / _WORST_BYTES_PER_S
-    args = {"max_keyframes": MAX_KEYFRAMES, "is_dense": is_dense, "num_color": num_color}
+    args = {
+        "max_keyframes": MAX_KEYFRAMES,
+        "is_dense": is_dense,
+        "num_color": num_color,
+        "has_sound": has_sound,
+    }
 
     def attempt() -> JobReport:
-        return run_job(
+        return runner(
             "wsdata.media.keyframes:keyframes_job",
             args,
             source=path,
@@ -93,7 +119,7 @@ def print_file(
     if report.result is not None:
         return report.result, report
     probe = {"status": "failed", "reason": f"{report.status}: {report.detail}"}
-    return {"probe": probe, "prints": [], "colors": []}, report
+    return {"probe": probe, "prints": [], "colors": [], "sound": None}, report
 
 
 def _print_asset(run: StepRun, asset_id: str) -> dict[str, Any]:
@@ -101,7 +127,9 @@ def _print_asset(run: StepRun, asset_id: str) -> dict[str, Any]:
         raw_file(run.store, raw_key(asset_id)) as path,
         tempfile.TemporaryDirectory(prefix="wsdata-prints-") as folder,
     ):
-        found, _ = print_file(path, Path(folder), minimum_level=run.settings["sandbox_minimum"])
+        found, _ = print_file(
+            path, Path(folder), minimum_level=run.settings["sandbox_minimum"], has_sound=True
+        )
     return found
 
 
@@ -109,6 +137,10 @@ def _video_s(found: dict[str, Any]) -> dict[str, float]:
     probe = found["probe"]
     is_video = probe.get("media_kind") == "video"
     return {"media_s": (probe.get("duration_s") or 0.0) if is_video else 0.0}
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return bytes.fromhex(text) if text else None
 
 
 def print_rows(asset_id: str, prints: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -121,39 +153,59 @@ def print_rows(asset_id: str, prints: list[dict[str, Any]]) -> list[dict[str, An
             "hash": bytes.fromhex(one["hash"]),
             "mirror_hash": bytes.fromhex(one["mirror_hash"]),
             "quality": one["quality"],
+            "core_hash": _bytes(one["core_hash"]),
+            "core_mirror_hash": _bytes(one["core_mirror_hash"]),
         }
         for index, one in enumerate(prints)
     ]
+
+
+def sound_rows(asset_id: str, sound: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Turn a child's print of sound into a row of ``audio_prints``; none where there is none."""
+    if sound is None:
+        return []
+    codes = bytes.fromhex(sound["codes"])
+    start_s = sound["start_s"]
+    return [{"asset_id": asset_id, "start_s": start_s, "codes": codes, "version": SOUND_VERSION}]
 
 
 def run(run: StepRun) -> StepResult:
     """Probe and print every raw asset of a drop that is not in the vault.
 
     Rows: ``probes``, one per asset, of files that are empty or unreadable too; ``fingerprints``,
-    one per printed frame.
+    one per printed frame; ``audio_prints``, one per asset whose sound gave a print.
     """
     rows = run.read("raw_assets")
-    asset_ids = sorted(rows.filter(~rows["in_vault"])["asset_id"])
+    asset_ids = sorted(filter(run.is_mine, rows.filter(~rows["in_vault"])["asset_id"]))
     probes: list[dict[str, Any]] = []
     prints: list[dict[str, Any]] = []
+    sounds: list[dict[str, Any]] = []
     for done, asset_id in enumerate(asset_ids, 1):
         found = run.unit(
             asset_id, lambda asset_id=asset_id: _print_asset(run, asset_id), amounts=_video_s
         )
         probes.append({"asset_id": asset_id, **found["probe"]})
         prints += [{**row, "method": METHOD} for row in print_rows(asset_id, found["prints"])]
+        sounds += sound_rows(asset_id, found["sound"])
         run.progress(done, len(asset_ids), f"{asset_id[:12]} {found['probe']['status']}")
     return StepResult(
         tables={
             "probes": tables.rows_of("probes", probes),
             "fingerprints": tables.rows_of("fingerprints", prints),
+            "audio_prints": tables.rows_of("audio_prints", sounds),
         },
-        metrics={"num_assets": len(asset_ids), "num_prints": len(prints)},
-        display={"fingerprints": _display(probes, prints)},
+        metrics={
+            "num_assets": len(asset_ids),
+            "num_prints": len(prints),
+            "num_sound_prints": len(sounds),
+        },
+        display={"fingerprints": _display(probes, prints, len(sounds))},
     )
 
 
-def _display(probes: list[dict[str, Any]], prints: list[dict[str, Any]]) -> dict[str, Any]:
+def _display(
+    probes: list[dict[str, Any]], prints: list[dict[str, Any]], num_sounds: int
+) -> dict[str, Any]:
     lines = ["| asset | kind | codec | size | seconds | frames/s | status |", "|" + "---|" * 7]
     for row in probes[:50]:
         size = f"{row['width_px']}x{row['height_px']}" if row.get("width_px") else ""
@@ -170,5 +222,6 @@ def _display(probes: list[dict[str, Any]], prints: list[dict[str, Any]]) -> dict
         "probed": {"type": "int", "raw_value": len(probes)},
         "empty or unreadable": {"type": "int", "raw_value": unread},
         "printed frames": {"type": "int", "raw_value": len(prints)},
+        "printed sound tracks": {"type": "int", "raw_value": num_sounds},
         "files": {"type": "md", "raw_value": "\n".join(lines)},
     }

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from wsdata.media import phash
 from wsdata.media.decode import canonical_color, exact_flags, main_video, open_media
 from wsdata.media.probe import Probe, display_size, probe_source, rotation_deg
+from wsdata.media.sound_print import sound_codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +41,7 @@ class Print:
     """One printed frame. `time_s` counts from the first frame of the main video stream."""
 
     time_s: float
-    hash: bytes
-    mirror_hash: bytes
-    quality: int
+    hashes: phash.FrameHashes
 
 
 @dataclass(slots=True)
@@ -173,12 +172,30 @@ def _print_frames(source: BinaryIO, probe: Probe, plan: _Plan) -> _Made:
             if is_due and plan.grid_s:
                 due_s = (time_s + _CLOSE_S) // plan.grid_s * plan.grid_s + plan.grid_s
             rgb_hwc = upright_rgb(frame, sar, _COLOR_SIDE_PX)
-            made.prints.append(Print(round(time_s, 6), *phash.hash_frame(rgb_hwc)))
+            made.prints.append(Print(round(time_s, 6), phash.hash_picture(rgb_hwc)))
             if colors_due and time_s >= colors_due[0]:
                 made.colors.append((made.prints[-1].time_s, rgb_hwc))
                 colors_due = [due for due in colors_due if due > time_s]
     made.prints.sort(key=lambda one: one.time_s)
     return made
+
+
+def _told(one: Print) -> dict[str, Any]:
+    core, core_mirror = one.hashes.core, one.hashes.core_mirror
+    return {
+        "time_s": one.time_s,
+        "hash": one.hashes.plain.hex(),
+        "mirror_hash": one.hashes.mirror.hex(),
+        "quality": one.hashes.quality,
+        "core_hash": core.hex() if core else None,
+        "core_mirror_hash": core_mirror.hex() if core_mirror else None,
+    }
+
+
+def _video_start_s(probe: Probe) -> float:
+    if probe.row["media_kind"] != "video":
+        return 0.0
+    return float(probe.start_pts * Fraction(probe.row["time_base"]))
 
 
 def keyframes_job(args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dict[str, Any]:
@@ -187,31 +204,30 @@ def keyframes_job(args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dict
     Args:
         args: ``max_keyframes``, the cap of prints per file; ``is_dense``, whether to decode all
             and print four frames a second whatever the key frames; ``num_color``, how many of the
-            printed frames to leave in `out_dir` as raw RGB, at most.
+            printed frames to leave in `out_dir` as raw RGB, at most; ``has_sound``, whether to
+            print the main sound track too.
         source: The file.
         out_dir: Where the frames go.
 
     Returns:
         ``probe``: the row; ``prints``: in order of time, hashes in hex; ``colors``: for each
-        frame left, its file's name, time in seconds, height and width.
+        frame left, its file's name, time in seconds, height and width; ``sound``: as
+        `sound_print.sound_codes` gives it.
     """
     import cv2
 
     cv2.setNumThreads(1)
     probe = probe_source(source)
-    answer: dict[str, Any] = {"probe": probe.row, "prints": [], "colors": []}
-    if probe.row["status"] != "ok" or probe.row["media_kind"] == "audio":
+    answer: dict[str, Any] = {"probe": probe.row, "prints": [], "colors": [], "sound": None}
+    wanted = dict(args)
+    if probe.row["status"] != "ok":
         return answer
-    made = _print_frames(source, probe, _plan(probe, **args))
-    answer["prints"] = [
-        {
-            "time_s": one.time_s,
-            "hash": one.hash.hex(),
-            "mirror_hash": one.mirror_hash.hex(),
-            "quality": one.quality,
-        }
-        for one in made.prints
-    ]
+    if wanted.pop("has_sound") and probe.row["num_audio_tracks"]:
+        answer["sound"] = sound_codes(source, video_start_s=_video_start_s(probe))
+    if probe.row["media_kind"] == "audio":
+        return answer
+    made = _print_frames(source, probe, _plan(probe, **wanted))
+    answer["prints"] = [_told(one) for one in made.prints]
     for index, (time_s, rgb_hwc) in enumerate(made.colors):
         name = f"color-{index:04d}.rgb"
         (out_dir / name).write_bytes(rgb_hwc.tobytes())

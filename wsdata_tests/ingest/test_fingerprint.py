@@ -7,7 +7,7 @@ import pytest
 from wsdata.ids import raw_key
 from wsdata.ingest import fingerprint
 from wsdata.ingest.fingerprint import hamming, hash_frame, print_file
-from wsdata.media.phash import HASH_BITS, crop_bars, distances, unpack_hashes
+from wsdata.media.phash import HASH_BITS, crop_bars, distances, hash_picture, unpack_hashes
 from wsdata.media.sandbox import reachable_level
 from wsdata_tests.ingest import media_support as made
 from wsdata_tests.orders_support import new_store, order_of, put_rows, rows_made, run_step
@@ -64,6 +64,55 @@ def test_a_dark_sky_is_no_bar():
     assert crop_bars(rgb).shape == rgb.shape
     black = np.zeros((90, 160, 3), np.uint8)
     assert crop_bars(black).shape == black.shape
+
+
+def _bars():
+    colors = [
+        (192, 192, 192),
+        (192, 192, 0),
+        (0, 192, 192),
+        (0, 192, 0),
+        (192, 0, 192),
+        (192, 0, 0),
+    ]
+    rgb = np.zeros((270, 480, 3), np.uint8)
+    for index, color in enumerate(colors):
+        rgb[:200, 80 * index : 80 * (index + 1)] = color
+    rgb[200:, 160:320] = (0, 33, 76)
+    rgb[200:, 320:] = 20
+    return rgb
+
+
+def _title():
+    rgb = np.zeros((270, 480, 3), np.uint8)
+    cv2.putText(rgb, "PRESENTS", (60, 150), cv2.FONT_HERSHEY_SIMPLEX, 2, (255, 255, 255), 5)
+    return rgb
+
+
+@pytest.mark.parametrize("card", [_bars(), _title()], ids=["bars", "title"])
+def test_a_drawn_card_tells_nothing(card):
+    jpeg = cv2.imdecode(cv2.imencode(".jpg", card, [1, 40])[1], cv2.IMREAD_COLOR)
+    for rgb in (card, np.asarray(jpeg, np.uint8)):
+        found = hash_picture(rgb)
+        assert (found.quality, found.core) == (0, None)
+        assert hash_frame(rgb)[2] == 0
+
+
+def test_a_logo_in_a_corner_changes_the_core_little():
+    rgb = _picture(3)
+    marked = rgb.copy()
+    marked[8:38, 412:472] = (250, 210, 20)
+    ours, theirs = hash_picture(rgb), hash_picture(marked)
+    assert ours[:3] == hash_frame(rgb)
+    assert hamming(ours.core, theirs.core) <= MATCH
+    assert hamming(ours.core_mirror, hash_picture(marked[:, ::-1]).core) <= MATCH
+
+
+def test_a_logo_in_a_bar_does_not_end_the_bar():
+    barred = np.pad(_picture(4), ((60, 60), (0, 0), (0, 0)))
+    marked = barred.copy()
+    marked[10:50, 10:60] = 230
+    assert crop_bars(marked).shape == crop_bars(barred).shape == _picture(4).shape
 
 
 def test_distances_count_bits():
