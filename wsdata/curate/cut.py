@@ -22,7 +22,7 @@ from wsdata.curate.mixture import assign_streams
 from wsdata.curate.rights import check_as_of_date, judge_rights
 from wsdata.curate.samples import Sample, cut_samples, sample_rows
 from wsdata.curate.tiers import check_phases, phases_of_sample
-from wsdata.curate.withheld import withheld_clips
+from wsdata.curate.withheld import listed_assets, withheld_clips
 from wsdata.errors import NotReady
 from wsdata.ids import make_shard_group
 from wsdata.ingest.neardup import canonical_copies
@@ -30,6 +30,7 @@ from wsdata.preprocess.funnel import evaluate_gates
 from wsdata.recipe import Recipe
 
 Rows = Mapping[str, pl.DataFrame]  # by partition
+_NO_SCORES = tables.empty("safety_list_scores")
 SAME_SAMPLE = ["sample_id", "bucket", "transcode_sha256"]  # as the index reuses placements by
 
 
@@ -146,6 +147,8 @@ def _leave_out_sources(
     quality = unify_rows("asset_quality", read["asset_quality"])
     groups = canonical_copies(pairs, quality, remaining.clips["asset_id"].unique())
     remaining.leave_out("tombstoned", lambda c: withheld_clips(c, groups, pairs, tombstones))
+    listed = listed_assets(pl.concat([*read["safety_list_scores"].values(), _NO_SCORES]))
+    remaining.leave_out("unsafe", lambda c: withheld_clips(c, groups, pairs, listed, by="matches"))
     remaining.leave_out("gated", losses.gated)
     remaining.leave_out(
         "near_duplicate", lambda c: losses.near_duplicates(c, groups, pairs, quality)

@@ -11,6 +11,7 @@ import polars as pl
 
 REASONS = (
     "tombstoned",
+    "unsafe",
     "gated",
     "near_duplicate",
     "refused_rights",

@@ -1,4 +1,4 @@
-"""What takedowns withhold: tombstoned raw assets, their near duplicates, and what excerpts them.
+"""What takedowns and safety lists withhold: raw assets, near duplicates, and what excerpts them.
 
 Asked anew at every cut, over all match pairs: a copy that arrives in a later drop is withheld
 under the request that named the original. Stating tombstones belongs to `lifecycle`.
@@ -46,6 +46,8 @@ def withheld_clips(
     groups: pl.DataFrame,
     match_pairs: pl.DataFrame,
     tombstones: Tombstones,
+    *,
+    by: str = "takedown",
 ) -> pl.DataFrame:
     """Clips that no dataset version may hold.
 
@@ -55,6 +57,7 @@ def withheld_clips(
         match_pairs: Rows of ``match_pairs``. A clip that shares any part of a span with withheld
             material goes, the rest of its raw asset stays.
         tombstones: As for `withheld_assets`.
+        by: What withholds them, for the detail.
 
     Returns:
         ``clip_id`` and ``detail``, which names the request; sorted, each clip once.
@@ -63,7 +66,7 @@ def withheld_clips(
     whole = clips.join(assets, on="asset_id", how="inner").select(
         "clip_id",
         pl.concat_str(
-            _told(), pl.format(", as a copy of {}", _short("copy_of")).fill_null("")
+            _told(by), pl.format(", as a copy of {}", _short("copy_of")).fill_null("")
         ).alias("detail"),
     )
     listed = _listed(tombstones).join(clips, on=["clip_id", "asset_id"], how="semi")
@@ -73,10 +76,10 @@ def withheld_clips(
         .sort("clip_id", "shows", "from_s")
         .select(
             "clip_id",
-            pl.format("{}, as it shows part of {}", _told(), _short("shows")).alias("detail"),
+            pl.format("{}, as it shows part of {}", _told(by), _short("shows")).alias("detail"),
         )
     )
-    found = pl.concat([whole, listed.select("clip_id", _told().alias("detail")), shared])
+    found = pl.concat([whole, listed.select("clip_id", _told(by).alias("detail")), shared])
     return found.unique("clip_id", keep="first", maintain_order=True).sort("clip_id")
 
 
@@ -118,11 +121,24 @@ def _spans_of(assets: pl.DataFrame, match_pairs: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(sides).join(held, on="shows", how="inner")
 
 
-def _told() -> pl.Expr:
+def listed_assets(safety_list_scores: pl.DataFrame) -> dict[str, dict[str, Any]]:
+    """Raw assets that match a safety list, in the form of tombstones; any drop's word counts.
+
+    Args:
+        safety_list_scores: Rows of that table of any drops.
+    """
+    hits = safety_list_scores.filter(
+        (pl.col("score_name") == "asset_hits") & (pl.col("score") > 0)
+    ).with_columns(why=pl.col("detail_json").str.json_path_match("$.why").fill_null("hit"))
+    told = hits.group_by("asset_id").agg(pl.col("why").min()).sort("asset_id")
+    return {asset: {"request_id": why} for asset, why in told.iter_rows()}
+
+
+def _told(by: str) -> pl.Expr:
     return (
         pl.when(pl.col("request_id") != "")
-        .then(pl.format("takedown {}", "request_id"))
-        .otherwise(pl.lit("takedown"))
+        .then(pl.format("{} {}", pl.lit(by), "request_id"))
+        .otherwise(pl.lit(by))
     )
 
 

@@ -104,3 +104,26 @@ def test_canonical_copies_rank_what_did_not_decode_last():
     groups = canonical_copies(pairs, quality, [asset_id("one"), asset_id("three")])
     assert set(groups["canonical_id"]) == {asset_id("three")}
     assert set(groups["asset_id"]) == {asset_id(name) for name in ("one", "two", "three")}
+
+
+def test_a_listed_asset_goes_with_its_copies_whatever_drop_says_so():
+    """The original lies in another drop than its copies, which matched nothing themselves."""
+    catalog = Catalog()
+    for name, drop in (("film", DROP), ("copy", CRAWL), ("else", CRAWL)):
+        catalog.add_asset(name, drop=drop, rank=9.0 if name == "copy" else 1.0)
+    catalog.add("match_pairs", CRAWL, **pair("film", "copy"))
+    for name, hits, why in (("film", 1.0, "list police entry 7 at 3 of 256 bits"),
+                            ("else", 0.0, None)):  # fmt: skip
+        clip_id = make_clip_id(asset_id(name), track=0, start_ms=0, end_ms=5_000)
+        catalog.add(
+            "safety_list_scores", DROP, clip_id=clip_id, asset_id=asset_id(name),
+            filter="safety_list", score_name="asset_hits", score=hits, status="ok",
+            model_version="1", detail_json=f'{{"why":"{why}"}}' if why else None,
+        )  # fmt: skip
+    result = cut(catalog)
+    assert set(result.manifest["asset_id"]) == {asset_id("else")}
+    why = "matches list police entry 7 at 3 of 256 bits"
+    assert told(result) == {
+        asset_id("film"): ("unsafe", why),
+        asset_id("copy"): ("unsafe", f"{why}, as a copy of {asset_id('film')[:24]}"),
+    }

@@ -97,8 +97,8 @@ def test_pictures_without_text_have_neither():
 
 def test_what_overlay_does_not_know_is_not_known_here_either(tmp_path):
     clips = [clip(index) for index in range(4)]
-    detail = canonical_json({"words": ["x"], "frames": [{"size": [640, 360],
-                                                         "lines": [line("ABC 1234")]}]})  # fmt: skip
+    noted = {"size": [640, 360], "lines": [line("ABC 1234")]}
+    detail = canonical_json({"words": ["x"], "frames": [noted]})
     read = [
         score(clips[0], "overlay", "text_share", 0.02, detail_json=detail),
         score(clips[1], "overlay", "text_share", None, reason="gated by technical: too short"),
