@@ -1,7 +1,7 @@
-"""Writing media: H.264 rungs, stills, JPEGs and Opus, the same bytes for the same input.
+"""Writing pictures: H.264 rungs, stills and JPEGs, the same bytes for the same input.
 
-Which frames go where belongs to `preprocess`. Every encoder runs on one thread with bit-exact
-flags and writes no date, no program name and no random serial.
+Sound is written by `encode_sound`; which frames go where belongs to `preprocess`. Every encoder
+runs on one thread with bit-exact flags and writes no date, no program name and no random serial.
 """
 
 import io
@@ -21,8 +21,6 @@ X264 = {
     "x264-params": "threads=1:lookahead-threads=1:sliced-threads=0:open-gop=0:cpu-independent=1",
 }
 GOP_FRAMES = 48  # two seconds, closed
-OPUS_RATE_HZ = 16000
-OPUS_BIT_RATE = 32000
 JPEG_QUALITY = 95
 
 _BITEXACT = {"fflags": "+bitexact"}
@@ -87,28 +85,3 @@ def _encode_image(suffix: str, pixels: NDArray[np.uint8], option: str, value: in
     if not is_done:
         raise ValueError(f"a {suffix} of shape {pixels.shape} was refused")
     return data.tobytes()
-
-
-def encode_opus(samples: NDArray[np.float32]) -> bytes:
-    """Write mono samples in [-1, 1] at 16 kHz as Opus in Ogg."""
-    import av
-    from av.codec.context import Flags
-
-    buffer = io.BytesIO()
-    options = {**_BITEXACT, "serial_offset": "1"}
-    with av.open(buffer, "w", format="ogg", options=options) as container:
-        stream: Any = container.add_stream("libopus", rate=OPUS_RATE_HZ, layout="mono")
-        stream.codec_context.bit_rate = OPUS_BIT_RATE
-        stream.codec_context.flags |= Flags.bitexact
-        stream.codec_context.open()
-        size = stream.codec_context.frame_size or 320
-        pcm = np.clip(np.rint(samples * 32767), -32768, 32767).astype(np.int16)
-        for start in range(0, len(pcm), size):
-            block = np.ascontiguousarray(pcm[None, start : start + size])
-            frame = av.AudioFrame.from_ndarray(block, format="s16", layout="mono")
-            frame.sample_rate = OPUS_RATE_HZ
-            frame.time_base = Fraction(1, OPUS_RATE_HZ)
-            frame.pts = start
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-    return buffer.getvalue()

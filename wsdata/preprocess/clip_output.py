@@ -4,7 +4,6 @@ Which frames belong to a clip is told by `windows`; where the files go in the en
 of `decode_drop`. Everything here runs in the sandboxed child.
 """
 
-from collections import deque
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -13,18 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wsdata.media.audio import RATE_HZ, AudioTimeline
-from wsdata.media.encode import FPS, encode_opus
+from wsdata.media.audio import AudioTimeline
+from wsdata.media.encode import FPS
 from wsdata.preprocess.framepack import PackBuilder, write_framepack
 from wsdata.preprocess.ladder import Geometry, LadderWriter, frame_span
-from wsdata.preprocess.sound import ClipSound, clip_sound
+from wsdata.preprocess.sound_output import SoundOutput
 from wsdata.preprocess.windows import Opened
 from wsdata.timebase import num_output_frames, pts_to_ms
 
 if TYPE_CHECKING:
     from av import VideoFrame
-
-SOUND_AHEAD_S = 0.1  # sound read beyond a clip's end before it is judged
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,17 +69,12 @@ class OpenClip:
 
 
 class ClipOutput:
-    """Writes the files of finished clips into the child's folder, and tells their rows.
-
-    A clip's sound is judged a little later than its pictures: when the sound has been read as
-    far, or when the file is over.
-    """
+    """Writes the files of finished clips into the child's folder, and tells their rows."""
 
     def __init__(self, out_dir: Path, track: Track, timeline: AudioTimeline | None) -> None:
         self._out_dir = out_dir
         self._track = track
-        self._timeline = timeline
-        self._soundless: deque[dict[str, Any]] = deque()
+        self._sound = SoundOutput(out_dir, timeline, float(track.origin_pts * track.time_base))
         self.rows: list[dict[str, Any]] = []
 
     def add_clip(self, clip: OpenClip, end_pts: int) -> None:
@@ -96,6 +88,23 @@ class ClipOutput:
     def add_still(self, geometry: Geometry, rungs: dict[str, bytes], pack: PackBuilder) -> None:
         """Add the one clip of a picture, [0, 1) of the track's time base."""
         self._add(Opened(0, 0, 0), geometry, 1, 1, rungs, pack)
+        self._sound.judge(is_over=True)
+
+    def judge_sound(self, num_errors: int, needed_from_pts: int) -> None:
+        """Judge the sound of finished clips, as far as it has been read.
+
+        Args:
+            num_errors: Packets of sound that did not decode so far.
+            needed_from_pts: The earliest frame that a later clip may have; no sound before it is
+                kept any longer.
+        """
+        needed_from_s = float(needed_from_pts * self._track.time_base)
+        self._sound.judge(num_errors=num_errors, needed_from_s=needed_from_s)
+
+    def end_sound(self, num_errors: int, end_pts: int, *, is_whole: bool) -> None:
+        """Judge the sound of all clips; the pictures end at `end_pts`, as the file says or not."""
+        self._sound.judge(num_errors=num_errors, is_over=True)
+        self._sound.settle(float(end_pts * self._track.time_base), is_whole=is_whole)
 
     def _add(
         self,
@@ -114,8 +123,7 @@ class ClipOutput:
         row["transcodes"] = self._save_rungs(geometry, rungs)
         row["pack"] = self._save_pack(pack)
         self.rows.append(row)
-        self._soundless.append(row)
-        self.give_sound(is_over=False)
+        self._sound.add(row)
 
     def _row(self, geometry: Geometry, start_pts: int, end_pts: int) -> dict[str, Any]:
         track = self._track
@@ -167,45 +175,4 @@ class ClipOutput:
             "file": self._save("pack.parquet", write_framepack(pack)),
             "num_color": len(pack.colors),
             "num_luma": 2 * len(pack.luma_pairs),
-        }
-
-    def give_sound(self, *, is_over: bool, num_errors: int = 0) -> None:
-        """Judge the sound of finished clips, as far as sound has been read."""
-        origin_s = float(self._track.origin_pts * self._track.time_base)
-        while self._soundless:
-            row = self._soundless[0]
-            start_s, end_s = row["start_s"] + origin_s, row["end_s"] + origin_s
-            timeline = self._timeline
-            if timeline is not None and not is_over and timeline.end_s < end_s + SOUND_AHEAD_S:
-                return
-            self._soundless.popleft()
-            sound = clip_sound(
-                timeline,
-                start_s=start_s,
-                end_s=end_s,
-                video_start_s=origin_s,
-                num_errors=num_errors,
-            )
-            row["audio"] = self._save_sound(row, sound)
-            if timeline is not None:
-                timeline.forget_before(end_s)
-
-    def _save_sound(self, row: dict[str, Any], sound: ClipSound) -> dict[str, Any]:
-        told = {
-            "status": sound.status,
-            "drift_ms": sound.drift_ms,
-            "rms_db": sound.rms_db,
-            "peak_db": sound.peak_db,
-            "clipped_share": sound.clipped_share,
-        }
-        if sound.samples is None:
-            return told
-        file = f"{row['start_ms']:09d}_sound.ogg"
-        (self._out_dir / file).write_bytes(encode_opus(sound.samples))
-        length_s = len(sound.samples) / RATE_HZ
-        return told | {
-            "file": file,
-            "sample_rate_hz": RATE_HZ,
-            "channels": 1,
-            "duration_s": length_s,
         }

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wsdata.errors import DecodeFailed
-from wsdata.media.audio import AudioTimeline
 from wsdata.media.decode import (
     canonical_color,
     describe_streams,
@@ -45,6 +44,7 @@ from wsdata.preprocess.framepack import (
 )
 from wsdata.preprocess.ladder import Geometry, Scaler, frame_span, make_geometry, still_rungs
 from wsdata.preprocess.shots import ShotDetector, feature_picture
+from wsdata.preprocess.sound_output import sound_timeline
 from wsdata.preprocess.windows import Dropped, Event, Kept, Opened, Windower, WindowRule
 from wsdata.recipe import Recipe
 from wsdata.tables import RUNGS
@@ -52,7 +52,7 @@ from wsdata.tables import RUNGS
 if TYPE_CHECKING:
     from av import VideoFrame
 
-CODE_VERSION = "onepass-1"
+CODE_VERSION = "onepass-2"
 PRINT_METHOD = f"pass-1fps-{HASH_VERSION}"
 PATHS = ("plain", "plain", "careful")  # two retries, the second on another path
 WINDOWS = WindowRule()
@@ -85,6 +85,7 @@ STEP = Step(
         FactInput(kind="quarantine", in_digest=False, of_drop=True),
     ),
     pool="nvdec",
+    units_of="raw_assets",
     params_of=_params,
     settings_of=lambda deployment, _recipe: {
         "num_threads": deployment.num_threads,
@@ -192,7 +193,7 @@ class _Pass:
         self._time_base = reader.time_base
         self._detector = ShotDetector()
         self._windower = Windower(time_base=reader.time_base, rule=rule)
-        self._timeline = AudioTimeline() if reader.has_audio else None
+        self._timeline = sound_timeline(out_dir) if reader.has_audio else None
         self._prints = _Prints()
         self._waiting: _Source | None = None  # the newest frame, until its end is known
         self._undecided: deque[_Source] = deque()
@@ -220,11 +221,11 @@ class _Pass:
                 self._push(item)
             elif self._timeline is not None:
                 self._timeline.push(item)
-                self._output.give_sound(is_over=False, num_errors=self._reader.num_audio_errors)
+                self._output.judge_sound(self._reader.num_audio_errors, self._needed_from_pts())
         self._end_shot()
-        if self._timeline is not None:
-            self._timeline.finish()
-        self._output.give_sound(is_over=True, num_errors=self._reader.num_audio_errors)
+        is_whole = self._reader.health.reason is None
+        num_errors = self._reader.num_audio_errors
+        self._output.end_sound(num_errors, self._end_pts, is_whole=is_whole)
         return self._result()
 
     # frames ----------------------------------------------------------------------------------
@@ -259,6 +260,12 @@ class _Pass:
         self._windower.num_shots = 1
         self._output.add_still(geometry, still_rungs(frame, geometry), pack)
         self._prints.add(Fraction(0), Fraction(1, 1000), color)
+
+    def _needed_from_pts(self) -> int:
+        """The earliest frame that a later clip may have."""
+        waiting = [self._waiting] if self._waiting else []
+        frames = [item.pts for item in (*self._undecided, *waiting)]
+        return min([*self._windower.possible_starts, *frames], default=self._end_pts)
 
     def _push(self, frame: "VideoFrame") -> None:
         pts = _pts(frame)

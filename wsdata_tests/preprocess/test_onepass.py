@@ -204,7 +204,8 @@ def test_h16_streams(tmp_path):
     assert clip["audio"]["status"] == "kept"
     (silent,) = _decode(made["no_audio"], tmp_path / "out")["clips"]
     assert silent["audio"] == {
-        "status": "none", "drift_ms": None, "rms_db": None, "peak_db": None, "clipped_share": None,
+        "status": "none", "reason": "the file has no sound",
+        "drift_ms": None, "rms_db": None, "peak_db": None, "clipped_share": None,
     }  # fmt: skip
     for name, held in (("audio_only", "1 audio"), ("cover_art", "1 audio, 1 cover picture")):
         told = _decode(made[name], tmp_path / "out")

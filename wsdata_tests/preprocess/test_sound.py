@@ -8,7 +8,7 @@ import pytest
 
 from wsdata.errors import DecodeFailed
 from wsdata.media.audio import AudioTimeline, read_audio
-from wsdata.media.encode import encode_opus
+from wsdata.media.encode_sound import encode_opus
 from wsdata.preprocess.sound import clip_sound
 
 RATE = 48000
