@@ -2,9 +2,13 @@
 
 import dagster as dg
 
-from assets.building import Shown, step_assets
-from assets.checking import promise
+from assets import partitions
+from assets.building import Shown, asset_key, step_assets
+from assets.checking import promise, result, scoped_check
+from resources.blob_store import BlobStoreResource
+from resources.catalog import CatalogResource
 from wsdata.observability import checks as promises
+from wsdata.observability import steadiness
 from wsdata.observability.contamination import coverage_faults
 from wsdata.steps import STEPS
 
@@ -17,7 +21,9 @@ assets: list[dg.AssetsDefinition | dg.AssetSpec] = [
         KILL_RATES,
         {
             "kill_rates": Shown(
-                description="Per filter and source: clips seen, stopped, failed; histograms."
+                description=(
+                    "Per filter and source: clips seen, stopped, failed, spared; histograms."
+                )
             )
         },
         steps=STEPS,
@@ -59,7 +65,27 @@ assets: list[dg.AssetsDefinition | dg.AssetSpec] = [
     ),
 ]
 
+
+@scoped_check(
+    asset=asset_key(KILL_RATES, "kill_rates"),
+    name="kill_rates_steady",
+    blocking=False,
+    description=(
+        "No filter stops, or fails on, much more or less of this source than in its earlier drops "
+        "or than of other sources; see wsdata.observability.steadiness for the rule."
+    ),
+    partitions_def=partitions.BY_KIND[KILL_RATES.partition],
+)
+def _kill_rates_steady(
+    context: dg.AssetCheckExecutionContext, catalog: CatalogResource, blob_store: BlobStoreResource
+) -> dg.AssetCheckResult:
+    alarms = steadiness.check_drop(catalog.open(), blob_store.open(), context.partition_key)
+    is_grave = any(alarm.severity == "error" for alarm in alarms)
+    return result([alarm.text for alarm in alarms], is_blocking=is_grave)
+
+
 checks: list[dg.AssetChecksDefinition] = [
+    _kill_rates_steady,
     promise(
         KILL_RATES,
         "kill_rates",

@@ -8,20 +8,26 @@ from wsdata.observability.killrates import NUM_BINS, STEP, kill_rates, score_his
 from wsdata_tests.lifecycle.fabricated import B
 
 SOURCES, STATUSES = ("acme", "web"), ("ok", "ok", "ok", "error", "unscored")
+REASONS = ("no frame pack", "gated by technical: too short", "gated by safety: 0.9", None)
 RANGES = {"audio": (-90.0, 0.0), "faces": (0.0, 7.0)}
 
 
 def _made_up(seed):
     rng = random.Random(seed)  # noqa: S311
-    clips = [{"clip_id": f"c{n:03d}", "source": rng.choice(SOURCES)} for n in range(60)]
+    clips = [
+        {"clip_id": f"c{n:03d}", "source": rng.choice(SOURCES), "duration_s": float(n)}
+        for n in range(60)
+    ]
     scores, gates = [], []
     for clip in clips:
+        of_clip = {name: clip[name] for name in ("clip_id", "source")}
         for name in tables.FILTERS:
             status = rng.choice(STATUSES)
             score = rng.uniform(*RANGES.get(name, (0.0, 1.0)))
             scores.append(
-                {**clip, "filter": name, "score_name": "value", "model_version": "1",
-                 "status": status, "score": score if status == "ok" else None}
+                {**of_clip, "filter": name, "score_name": "value", "model_version": "1",
+                 "status": status, "score": score if status == "ok" else None,
+                 "reason": rng.choice(REASONS) if status == "unscored" else None}
             )  # fmt: skip
         by = rng.choice(("technical", "safety", "near_duplicate", None, None))
         gates.append({"clip_id": clip["clip_id"], "passed": by is None, "stopped_by": by})
@@ -44,7 +50,16 @@ def _slow_rates(clips, gates, scores):
             ]  # fmt: skip
             seen = {s["clip_id"] for s in mine if s["status"] == "ok"}
             failed = {s["clip_id"] for s in mine if s["status"] == "error"}
-            counts[name, source] = (len(seen), len(stopped), len(failed))
+            spared = {s["clip_id"] for s in mine if (s["reason"] or "").startswith("gated by ")}
+            saved = {
+                (s["clip_id"], s["filter"]) for s in scores.to_dicts()
+                if s["source"] == source and (s["reason"] or "").startswith(f"gated by {name}:")
+            }  # fmt: skip
+            rest = {s["clip_id"] for s in mine} - seen - failed - spared
+            counts[name, source] = (
+                len(seen), len(stopped), len(failed), len(rest), len(spared),
+                sum(float(clip_id[1:]) for clip_id in spared), len(saved),
+            )  # fmt: skip
     return counts
 
 
@@ -53,7 +68,15 @@ def test_kill_rates_count_as_a_slow_count_does(seed):
     clips, gates, scores = _made_up(seed)
     rates = kill_rates(clips, gates, scores.sample(fraction=1, shuffle=True, seed=seed), drop=B)
     found = {
-        (r["filter"], r["source"]): (r["num_in"], r["num_stopped"], r["num_errors"])
+        (r["filter"], r["source"]): (
+            r["num_in"],
+            r["num_stopped"],
+            r["num_errors"],
+            r["num_unscored"],
+            r["num_spared"],
+            r["spared_media_s"],
+            r["saved_scorings"],
+        )
         for r in rates.to_dicts()
     }
     assert found == _slow_rates(clips, gates, scores)
@@ -93,7 +116,7 @@ def test_the_step_counts_one_drop(home):
     assert (rates["audio"]["num_in"], rates["audio"]["num_errors"]) == (11, 1)
     assert rates["faces"]["num_in"] == 6
     shown = report.display["kill_rates"]["rates"]["raw_value"]
-    assert "| safety | web | 12 | 1 | 0 | 8.3% |" in shown
+    assert "| safety | web | 12 | 1 | 0 | 8.3% | 0 | 0 | 0 |" in shown
     assert home.rows("score_histograms", B).height > 0
 
 
