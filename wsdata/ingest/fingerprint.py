@@ -6,15 +6,17 @@ Vault members are printed by `vault_prints`; which prints belong together is tol
 
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from wsdata import tables
 from wsdata.ids import raw_key
+from wsdata.media.jobs import JobReport
 from wsdata.media.keyframes import SAMPLING_VERSION
 from wsdata.media.phash import HASH_VERSION, hamming, hash_frame
-from wsdata.media.sandbox import JobReport, run_job
+from wsdata.media.sandbox import SandboxPool, run_job
 from wsdata.media.sound_print import SOUND_VERSION, require_chromaprint
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.store import BlobStore, FolderStore
@@ -41,7 +43,10 @@ STEP = Step(
         "max_keyframes": MAX_KEYFRAMES,
         "sound_version": SOUND_VERSION,
     },
-    settings_of=lambda deployment, _: {"sandbox_minimum": deployment.sandbox_minimum},
+    settings_of=lambda deployment, _: {
+        "num_threads": deployment.num_threads,
+        "sandbox_minimum": deployment.sandbox_minimum,
+    },
     description="Probe of every raw asset, perceptual hashes of its key frames, mirrored too, and "
     "the print of its sound.",
 )
@@ -122,15 +127,34 @@ def print_file(
     return {"probe": probe, "prints": [], "colors": [], "sound": None}, report
 
 
-def _print_asset(run: StepRun, asset_id: str) -> dict[str, Any]:
+def _print_asset(run: StepRun, asset_id: str, runner: Callable[..., JobReport]) -> dict[str, Any]:
     with (
         raw_file(run.store, raw_key(asset_id)) as path,
         tempfile.TemporaryDirectory(prefix="wsdata-prints-") as folder,
     ):
         found, _ = print_file(
-            path, Path(folder), minimum_level=run.settings["sandbox_minimum"], has_sound=True
+            path,
+            Path(folder),
+            minimum_level=run.settings["sandbox_minimum"],
+            has_sound=True,
+            runner=runner,
         )
     return found
+
+
+def _print_all(run: StepRun, asset_ids: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each asset's findings, in the order given, from as many sandboxes as workers."""
+    workers = max(1, int(run.settings.get("num_threads", 1)))
+
+    def find(asset_id: str) -> dict[str, Any]:
+        return run.unit(asset_id, lambda: _print_asset(run, asset_id, pool.run), amounts=_video_s)
+
+    with SandboxPool(workers) as pool, ThreadPoolExecutor(max_workers=workers) as executor:
+        try:
+            yield from zip(asset_ids, executor.map(find, asset_ids), strict=True)
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _video_s(found: dict[str, Any]) -> dict[str, float]:
@@ -180,10 +204,7 @@ def run(run: StepRun) -> StepResult:
     probes: list[dict[str, Any]] = []
     prints: list[dict[str, Any]] = []
     sounds: list[dict[str, Any]] = []
-    for done, asset_id in enumerate(asset_ids, 1):
-        found = run.unit(
-            asset_id, lambda asset_id=asset_id: _print_asset(run, asset_id), amounts=_video_s
-        )
+    for done, (asset_id, found) in enumerate(_print_all(run, asset_ids), 1):
         probes.append({"asset_id": asset_id, **found["probe"]})
         prints += [{**row, "method": METHOD} for row in print_rows(asset_id, found["prints"])]
         sounds += sound_rows(asset_id, found["sound"])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from wsdata.media import phash
+from wsdata.media import phash, progress
 from wsdata.media.decode import canonical_color, exact_flags, main_video, open_media
 from wsdata.media.probe import Probe, display_size, probe_source, rotation_deg
 from wsdata.media.sound_print import sound_codes
@@ -147,6 +147,7 @@ def _decoded(
             frames = packet.decode()
         except (av.error.FFmpegError, ValueError):
             continue
+        progress.advance(len(frames))
         yield from (frame for frame in frames if not frame.is_corrupt)  # pyright: ignore[reportReturnType]
 
 

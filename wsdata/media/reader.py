@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from wsdata.errors import DecodeFailed
+from wsdata.media import progress
 from wsdata.media.decode import is_still, told_error
 
 if TYPE_CHECKING:
@@ -207,6 +208,7 @@ class MediaReader:
             self._step, self._last_step = self._last_step, pts - self._last_pts
         self._last_pts = pts
         self.health.frames_decoded += 1
+        progress.advance()
         yield frame
 
     def _damage(self, what: str) -> Iterator[Gap]:

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ import polars as pl
 from wsdata.digest import canonical_json, short_digest
 from wsdata.errors import DecodeFailed
 from wsdata.ids import make_clip_id, parse_drop_key
-from wsdata.media.sandbox import JobReport, Limits, run_job
+from wsdata.media.jobs import JobReport, Limits
+from wsdata.media.sandbox import SandboxPool
 from wsdata.orders import StepResult, StepRun
 from wsdata.preprocess.decode_display import decode_display
 from wsdata.preprocess.onepass import PATHS
@@ -68,19 +69,40 @@ class _Asset:
         return BASE_WALL_S + WALL_PER_SECOND * duration_s
 
 
-def run(run: StepRun, *, job_runner: RunJob = run_job) -> StepResult:
+def run(run: StepRun, *, job_runner: RunJob | None = None) -> StepResult:
     """Decode every raw asset of a drop.
 
     Args:
         run: The order's run.
-        job_runner: Runs a job in the sandbox.
+        job_runner: Runs a job, as `media.sandbox.run_job` does; None for warm sandboxes, one per
+            worker.
 
     Returns:
         Rows of all tables of the step, and a quarantine fact for each file given up on.
     """
+    workers = max(1, int(run.settings.get("num_threads", 2)))
     assets = _assets(run)
-    results: dict[str, dict[str, Any]] = {}
     seconds: dict[str, float] = {}
+    with SandboxPool(workers) as pool:
+        ordered = _decode_all(run, assets, job_runner or pool.run, workers, seconds)
+    tables = _tables(run.order.partition, ordered)
+    return StepResult(
+        tables=tables,
+        facts=_facts(run, assets, ordered),
+        metrics=_metrics(ordered, seconds),
+        display=decode_display(tables, _paths(run)),
+    )
+
+
+def _decode_all(
+    run: StepRun,
+    assets: list[_Asset],
+    job_runner: RunJob,
+    workers: int,
+    seconds: dict[str, float],
+) -> dict[str, dict[str, Any]]:
+    """Return the result of each asset, in the order given, and note how long each took."""
+    results: dict[str, dict[str, Any]] = {}
 
     def work(asset: _Asset) -> dict[str, Any]:
         begun = time.monotonic()
@@ -93,7 +115,6 @@ def run(run: StepRun, *, job_runner: RunJob = run_job) -> StepResult:
         seconds[asset.asset_id] = time.monotonic() - begun
         return kept
 
-    workers = max(1, int(run.settings.get("num_threads", 2)))
     with ThreadPoolExecutor(max_workers=workers) as executor:
         # Longest first, so that no long file is begun when the others are done.
         by_length = sorted(assets, key=lambda asset: asset.wall_s, reverse=True)
@@ -108,14 +129,7 @@ def run(run: StepRun, *, job_runner: RunJob = run_job) -> StepResult:
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
             raise
-    ordered = {asset.asset_id: results[asset.asset_id] for asset in assets}
-    tables = _tables(run.order.partition, ordered)
-    return StepResult(
-        tables=tables,
-        facts=_facts(run, assets, ordered),
-        metrics=_metrics(ordered, seconds),
-        display=decode_display(tables, _paths(run)),
-    )
+    return {asset.asset_id: results[asset.asset_id] for asset in assets}
 
 
 def _assets(run: StepRun) -> list[_Asset]:
@@ -132,6 +146,7 @@ def _assets(run: StepRun) -> list[_Asset]:
             release=releases.get(row["asset_id"]),
         )
         for row in raw.sort("asset_id").iter_rows(named=True)
+        if run.is_mine(row["asset_id"])
     ]
 
 
@@ -141,6 +156,7 @@ def _assets(run: StepRun) -> list[_Asset]:
 def _decode_asset(run: StepRun, asset: _Asset, job_runner: RunJob) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="wsdata-decode-") as folder:
         source = _local_file(run.store, asset, Path(folder))
+        limits = replace(LIMITS, stall_s=run.settings.get("sandbox_stall_s", LIMITS.stall_s))
         failures: list[str] = []
         how: dict[str, Any] = {}
         for attempt, path in enumerate(PATHS, 1):
@@ -152,7 +168,7 @@ def _decode_asset(run: StepRun, asset: _Asset, job_runner: RunJob) -> dict[str, 
                 source=source,
                 out_dir=out_dir,
                 wall_s=asset.wall_s,
-                limits=LIMITS,
+                limits=limits,
                 minimum_level=run.settings.get("sandbox_minimum", "seccomp"),
             )
             how = {"attempts": attempt, "path_used": path, "sandbox_level": report.level}

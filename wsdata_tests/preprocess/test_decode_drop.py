@@ -5,7 +5,7 @@ import pytest
 from wsdata.digest import sha256_bytes
 from wsdata.errors import DecodeFailed, ObjectMissing
 from wsdata.ids import raw_key
-from wsdata.media.sandbox import JobReport
+from wsdata.media.jobs import JobReport
 from wsdata.orders import StepRun
 from wsdata.preprocess import decode_drop
 from wsdata.preprocess.onepass import STEP, decode_job
