@@ -17,6 +17,7 @@ from wsdata import tables
 from wsdata.ids import parse_drop_key, raw_key
 from wsdata.ingest.fingerprint import METHOD, print_file, print_rows, raw_file
 from wsdata.media.imagenet import EMBEDDING_VERSION, embed_frames
+from wsdata.media.sandbox import Sandbox
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.store import BlobStore, open_store
 
@@ -53,7 +54,9 @@ def _read_pictures(folder: Path, colors: list[list[Any]]) -> list[NDArray[np.uin
     ]
 
 
-def _print_member(vault: BlobStore, asset_id: str, minimum_level: str) -> dict[str, Any]:
+def _print_member(
+    vault: BlobStore, asset_id: str, minimum_level: str, box: Sandbox
+) -> dict[str, Any]:
     with (
         raw_file(vault, raw_key(asset_id)) as path,
         tempfile.TemporaryDirectory(prefix="wsdata-vault-") as folder,
@@ -64,6 +67,7 @@ def _print_member(vault: BlobStore, asset_id: str, minimum_level: str) -> dict[s
             minimum_level=minimum_level,
             is_dense=True,
             num_color=NUM_EMBEDDED,
+            runner=box.run,
         )
         vectors, _ = embed_frames(_read_pictures(Path(folder), found["colors"]))
     mean = vectors.mean(axis=0) if len(vectors) else None
@@ -116,16 +120,21 @@ def run(run: StepRun) -> StepResult:
     level = run.settings["sandbox_minimum"]
     rows: list[dict[str, Any]] = []
     unread: list[str] = []
-    for done, asset_id in enumerate(asset_ids, 1):
-        found = run.unit(
-            asset_id,
-            lambda asset_id=asset_id: _print_member(vault, asset_id, level),
-            amounts=lambda told: {"media_s": max((p["time_s"] for p in told["prints"]), default=0)},
-        )
-        rows += _rows_of_member(asset_id, found, is_fit=is_fit)
-        if not found["prints"]:
-            unread.append(f"{asset_id[:12]}: {found['status']}, {found['reason'] or 'no picture'}")
-        run.progress(done, len(asset_ids), f"vault member {asset_id[:12]}")
+    with Sandbox() as box:
+        for done, asset_id in enumerate(asset_ids, 1):
+            found = run.unit(
+                asset_id,
+                lambda asset_id=asset_id: _print_member(vault, asset_id, level, box),
+                amounts=lambda told: {
+                    "media_s": max((p["time_s"] for p in told["prints"]), default=0)
+                },
+            )
+            rows += _rows_of_member(asset_id, found, is_fit=is_fit)
+            if not found["prints"]:
+                unread.append(
+                    f"{asset_id[:12]}: {found['status']}, {found['reason'] or 'no picture'}"
+                )
+            run.progress(done, len(asset_ids), f"vault member {asset_id[:12]}")
     num_frames = len(rows) - len(asset_ids)
     return StepResult(
         tables={"vault_prints": tables.rows_of("vault_prints", rows)},
