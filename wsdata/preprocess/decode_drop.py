@@ -19,6 +19,7 @@ import polars as pl
 from wsdata.digest import canonical_json, short_digest
 from wsdata.errors import DecodeFailed
 from wsdata.ids import make_clip_id, parse_drop_key
+from wsdata.media.heard import check_installed
 from wsdata.media.jobs import JobReport, Limits
 from wsdata.media.sandbox import SandboxPool
 from wsdata.orders import StepResult, StepRun
@@ -79,7 +80,11 @@ def run(run: StepRun, *, job_runner: RunJob | None = None) -> StepResult:
 
     Returns:
         Rows of all tables of the step, and a quarantine fact for each file given up on.
+
+    Raises:
+        StepFailed: What the pass hears with is not installed.
     """
+    check_installed()  # a lack of ours would be taken for a fault of each file
     workers = max(1, int(run.settings.get("num_threads", 2)))
     assets = _assets(run)
     seconds: dict[str, float] = {}
