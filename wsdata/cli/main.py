@@ -148,6 +148,11 @@ def _add_questions(commands, group, add) -> None:  # noqa: ANN001
     release = add(quarantine, "release", "questions:quarantine_release", "let one be tried again")
     release.add_argument("id")
     release.add_argument("--reason", required=True)
+    safety = group("safety", "what matches a safety list, for the team that answers for it")
+    add(safety, "list", "safety:list_hits", "lists in force, and what matches them")
+    told = add(safety, "report", "safety:report", "all that is known of one raw asset that matches")
+    told.add_argument("id", help="a raw asset's id, or its first digits")
+    told.add_argument("--note", default="", help="state what was done about it; kept")
     takedown = group("takedown", "rights requests")
     request = add(takedown, "request", "questions:takedown_request", "exclude material and twins")
     for name in ("asset", "url", "source", "license"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from wsdata import tables
 from wsdata.catalog.objects import read_object
 from wsdata.errors import CatalogError, IntegrityError, ObjectMissing
+from wsdata.ids import raw_key
 from wsdata.orders import FactInput, Input, Step, StepResult, StepRun
 from wsdata.records import ObjectRef, table_key
 from wsdata.units import SPEEDS
@@ -23,7 +24,7 @@ STEP = Step(
     stage="lifecycle",
     name="retention",
     function="wsdata.lifecycle.retention:run",
-    code_version="retention-1",
+    code_version="retention-2",
     partition="none",
     assets={"retention": ("retention",)},
     inputs=tuple(
@@ -31,7 +32,7 @@ STEP = Step(
         for table in tables.TABLES
         if table not in tables.SELF_REPORTS
     ),
-    facts=(FactInput(kind="pin"),),
+    facts=(FactInput(kind="pin"), FactInput(kind="safety_report")),
     description="Of each stored object, what it is kept for; what nothing refers to is listed.",
 )
 
@@ -63,8 +64,9 @@ MIN_AGE_S = 24 * 3600.0  # longer than any step runs
 class Verdict:
     """What one object is kept for.
 
-    `verdict`: pinned | live | history | kept | spare | collectable. What is spare is not needed
-    while what was made of it is there; made again, it gives the same.
+    `verdict`: held | pinned | live | history | kept | spare | collectable. What is held was
+    reported to whoever answers for unsafe material, and stays until that is settled. What is
+    spare is not needed while what was made of it is there; made again, it gives the same.
     """
 
     key: str
@@ -101,10 +103,12 @@ def verdicts(ledger: Ledger, store: BlobStore) -> list[Verdict]:
     history = {table_key(sha) for sha in ledger.ever()}
     live_tables = {table_key(sha) for sha in live}
     named = blobs_named(store, list(live.values()))
-    pinned = pinned_keys(ledger)
+    pinned, held = pinned_keys(ledger), held_keys(ledger)
     found: list[Verdict] = []
     for key, size in store.list(""):
-        if key in pinned:
+        if key in held:
+            verdict, reason = "held", held[key]
+        elif key in pinned:
             verdict, reason = "pinned", pinned[key]
         elif key in live_tables:
             verdict, reason = "live", "rows of a live object"
@@ -145,6 +149,18 @@ def pinned_keys(ledger: Ledger) -> dict[str, str]:
         key: f"pin of {version}"
         for version, body in ledger.present("pin").items()
         for key in body["keys"]
+    }
+
+
+def held_keys(ledger: Ledger) -> dict[str, str]:
+    """Keys of raw assets that a safety report holds: key -> which list's.
+
+    Vault members are held too; the vault deletes nothing.
+    """
+    return {
+        raw_key(body["asset_id"]): f"safety report: list {body['list']}"
+        for body in ledger.present("safety_report").values()
+        if body["is_held"] and not body["in_vault"]
     }
 
 

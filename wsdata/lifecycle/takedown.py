@@ -136,12 +136,13 @@ def _report(
         "assets": body["assets"],
         "twins": body["twins"],
         "clips": ids,
-        "versions": [_use(ledger, store, version, ids) for version in all_versions(ledger)],
+        "versions": [use_in(ledger, store, version, ids) for version in all_versions(ledger)],
         "next_version": body["next_version"],
     }
 
 
-def _use(ledger: Ledger, store: BlobStore, version: str, clips: list[str]) -> dict[str, Any]:
+def use_in(ledger: Ledger, store: BlobStore, version: str, clips: list[str]) -> dict[str, Any]:
+    """Where some clips are used in a dataset version: samples, shards and steps."""
     index = read_table(ledger, store, "dataset_index", base_of(version))
     used = index.filter(
         pl.col("clip_id").is_in(clips) & ~pl.col("sample_id").is_in(left_out(ledger, version))

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from wsdata.deployment import Deployment
+from wsdata.digest import short_digest
 from wsdata.ingest.neardup import MIN_QUALITY
 from wsdata.media.phash import HASH_BITS, unpack_hashes
 from wsdata.orders import FactInput, Input, Step, StepResult, StepRun
@@ -242,7 +243,7 @@ def _reports(
     return [
         Fact(
             kind=REPORT,
-            subject=f"{row['asset_id']}/{drop}/{row['list']}/{row['entry']}",
+            subject=f"{row['asset_id']}/{short_digest([drop, row['list'], row['entry']])}",
             body={
                 **{name: row[name] for name in _HITS},
                 "drop": drop,
