@@ -159,7 +159,7 @@ def observation(zone: LandingZone, name: str, found: Inspection) -> dg.AssetObse
             "accepted": not found.faults,
             "num_faults": len(found.faults),
             "faults": dg.MetadataValue.md(listed or "none"),
-            "num_files": len(found.media),
+            "num_files": len(found.media) + len(found.payloads),
             "size_bytes": found.size_bytes,
             "folder": dg.MetadataValue.path(zone.place(name)),
         },

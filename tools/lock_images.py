@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES: dict[str, tuple[str, ...]] = {
-    "orchestrator": ("media", "label", "curate", "loader", "dagster"),
+    "orchestrator": ("ingest", "media", "label", "curate", "loader", "dagster"),
     "trainer": ("loader",),
 }
 

@@ -1,11 +1,18 @@
 """Landing: a drop's files become raw assets in the store, or members of the vault.
 
-Each file is streamed once: hashed while it is copied, then the carve decides, then it is put.
-Nothing of a file is looked at but its bytes' digest. Probing belongs to `fingerprint`.
+Each file, and each member of a payload, is streamed once: hashed while it is copied, then the
+carve decides, then it is put. Nothing of it is looked at but its bytes' digest: probing belongs
+to `fingerprint`, unpacking to `payloads`.
+
+What is sealed leaves the landing zone: a file, its track of actions and its line of the sidecar
+one by one, a payload as a whole once all its members are landed. To cut one member out would
+mean to parse a table or a tar here, and to upload all the rest again; at a share of one in a
+thousand nearly every payload holds a member. A later landing of the same drop takes what is gone
+from there from the rows of the earlier one.
 """
 
 import functools
-import json
+import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,21 +24,19 @@ from wsdata.deployment import Deployment
 from wsdata.errors import DropRefused, ObjectMissing
 from wsdata.ids import raw_key
 from wsdata.ingest.carve import carve_reason
-from wsdata.ingest.delivery import (
-    RECORDS,
-    Declaration,
-    inspect_drop,
-    read_declaration,
-    read_records,
-)
+from wsdata.ingest.declaration import Declaration
+from wsdata.ingest.delivery import inspect_drop, read_declaration, read_records
+from wsdata.ingest.landed import asset_rows, carried, file_table, landed_row
 from wsdata.ingest.landing import FolderLanding, LandingZone, open_landing
-from wsdata.ingest.provenance import provenance_row
-from wsdata.orders import Step, StepResult, StepRun
+from wsdata.ingest.payloads import Member, Payload, parquet_without
+from wsdata.ingest.sidecars import RECORDS, RECORDS_PARQUET, Record, Records, without_records
+from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe
 from wsdata.store import FolderStore
 from wsdata.vault import VaultWriter
 
 FILES_AT_ONCE = 8  # where files or objects lie in a bucket
+_BLOCK_BYTES = 1 << 20
 
 
 def _settings(deployment: Deployment, _recipe: Recipe) -> dict[str, Any]:
@@ -41,6 +46,7 @@ def _settings(deployment: Deployment, _recipe: Recipe) -> dict[str, Any]:
         "carve_salt": deployment.carve_salt,
         "carve_share": deployment.carve_share,
         "eval_list": deployment.read_eval_list(),
+        "sandbox_minimum": deployment.sandbox_minimum,
     }
 
 
@@ -51,10 +57,23 @@ STEP = Step(
     code_version="land-2",
     partition="drop",
     assets={"raw_assets": ("raw_assets", "provenance")},
+    # What an earlier landing of the drop made: what it sealed has left the landing zone.
+    inputs=(
+        Input(table="raw_assets", is_context=True),
+        Input(table="provenance", is_context=True),
+    ),
     pool="cpu",
     settings_of=_settings,
     description="Hash each file of a drop, carve eval material into the vault, store the rest.",
 )
+
+
+class _Part(NamedTuple):
+    """What is landed by itself: a file, or a slice of a payload's members."""
+
+    path: str
+    members: dict[str, int] | None = None
+    is_last: bool = True  # of its payload
 
 
 def run(run: StepRun) -> StepResult:
@@ -65,24 +84,27 @@ def run(run: StepRun) -> StepResult:
         ObjectMissing: A raw object was lost, and no landing copy of it is kept.
     """
     zone, drop = open_landing(run.settings["landing"]), run.order.partition
-    paths = run.unit("listing:" + drop, lambda: _listing(zone, drop), kind="listing")["paths"]
-    land = _lander(run, zone, drop)
+    listing = run.unit("listing:" + drop, lambda: _listing(run, zone, drop), kind="listing")
+    lander = _Lander(run, zone)
+    parts = _parts(listing)
     landed: list[dict[str, Any]] = []
-
-    def work(path: str) -> dict[str, Any]:
-        return run.unit(
-            f"{drop}/{path}",
-            functools.partial(land, path),
-            blobs=("key", "provenance.actions_key"),
-            amounts=lambda landed: {"size_bytes": landed["size_bytes"]},
-        )
-
-    for path, one in zip(paths, _in_order(work, paths, _num_files_at_once(run, zone)), strict=True):
-        landed.append(one)
-        if one["in_vault"]:
-            _purge(zone, drop, path, one["sealed_actions"])
-        run.progress(len(landed), len(paths), path)
-    rows = _asset_rows(landed)
+    sealed: list[str] = []
+    try:
+        at_once = _num_files_at_once(run, zone)
+        for done, (part, found) in enumerate(
+            zip(parts, _in_order(lander.land, parts, at_once), strict=True), 1
+        ):
+            landed += found
+            hidden = [each["provenance"]["path"] for each in found if each["in_vault"]]
+            sealed += hidden
+            lander.after(part, found, is_sealed=bool(hidden))
+            run.progress(done, len(parts), part.path)
+    finally:
+        lander.close()
+    _forget(run, zone, drop, sealed)
+    landed += carried(run, listing, {each["provenance"]["path"] for each in landed})
+    rows = asset_rows(landed)
+    left_out = "\n".join(f"- {note}" for note in listing["notes"]) or "nothing"
     return StepResult(
         tables={
             "raw_assets": tables.rows_of("raw_assets", rows),
@@ -94,8 +116,20 @@ def run(run: StepRun) -> StepResult:
             "vault": sum(row["in_vault"] for row in rows),
             "bytes": sum(row["size_bytes"] for row in rows),
         },
-        display={"raw_assets": {"files": {"type": "md", "raw_value": _file_table(landed)}}},
+        display={
+            "raw_assets": {
+                "files": {"type": "md", "raw_value": file_table(landed)},
+                "left out of payloads": {"type": "md", "raw_value": left_out},
+            }
+        },
     )
+
+
+def _parts(listing: dict[str, Any]) -> list[_Part]:
+    parts = [_Part(path) for path in listing["paths"]]
+    for path, slices in listing["payloads"].items():
+        parts += [_Part(path, each, is_last=each is slices[-1]) for each in slices]
+    return parts
 
 
 def _num_files_at_once(run: StepRun, zone: LandingZone) -> int:
@@ -105,14 +139,14 @@ def _num_files_at_once(run: StepRun, zone: LandingZone) -> int:
 
 
 def _in_order(
-    work: Callable[[str], dict[str, Any]], paths: Sequence[str], num_at_once: int
-) -> Iterator[dict[str, Any]]:
-    """Yield the results of all paths in their order; the first failure begins no other."""
+    work: Callable[[_Part], list[dict[str, Any]]], parts: Sequence[_Part], num_at_once: int
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the results of all parts in their order; the first failure begins no other."""
     if num_at_once == 1:
-        yield from map(work, paths)
+        yield from map(work, parts)
         return
     with ThreadPoolExecutor(num_at_once) as executor:
-        waiting = [executor.submit(work, path) for path in paths]
+        waiting = [executor.submit(work, part) for part in parts]
         try:
             for each in waiting:
                 yield each.result()
@@ -121,51 +155,178 @@ def _in_order(
             raise
 
 
-def _listing(zone: LandingZone, drop: str) -> dict[str, Any]:
-    found = inspect_drop(zone, drop)
+def _listing(run: StepRun, zone: LandingZone, drop: str) -> dict[str, Any]:
+    """Check the whole drop, payloads read to their ends, before anything is put anywhere."""
+    level = run.settings["sandbox_minimum"]
+    found = inspect_drop(zone, drop, minimum_level=level)
     if found.faults:
         if not zone.files(drop):
             raise DropRefused(drop, [f"no folder {drop} in the landing zone {zone.address}"])
         raise DropRefused(drop, found.faults)
-    return {"paths": [file.path for file in found.media]}
+    payloads: dict[str, Any] = {}
+    faults: list[str] = []
+    notes: list[str] = []
+    if found.payloads:
+        records = read_records(zone, drop, minimum_level=level)
+        is_crawl = read_declaration(zone, drop).source_tier == "crawl"
+        for file in found.payloads:
+            payload = Payload(zone, drop, file.path, minimum_level=level, scratch=_scratch(run))
+            try:
+                scan = payload.scan(records, is_crawl=is_crawl)
+            finally:
+                payload.close()
+            payloads[file.path] = scan.slices
+            faults, notes = faults + scan.faults, notes + scan.notes
+    if faults:
+        raise DropRefused(drop, faults)
+    return {"paths": [file.path for file in found.media], "payloads": payloads, "notes": notes}
 
 
-def _lander(run: StepRun, zone: LandingZone, drop: str) -> Callable[[str], dict[str, Any]]:
-    vault = VaultWriter(run.settings["vault"])
-    eval_list = frozenset(run.settings["eval_list"])
-    # Read once, and only if some file is landed now: a purge shortens the sidecar meanwhile.
-    stated = functools.cache(lambda: (read_declaration(zone, drop), read_records(zone, drop)))
+class _Lander:
+    """Lands the parts of one drop, from several threads at once."""
 
-    def land(path: str) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory(dir=_scratch(run)) as scratch:
+    def __init__(self, run: StepRun, zone: LandingZone) -> None:
+        self._run, self._zone, self._drop = run, zone, run.order.partition
+        self._vault = VaultWriter(run.settings["vault"])
+        self._eval_list = frozenset(run.settings["eval_list"])
+        self._payloads: dict[str, Payload] = {}
+        self._sealed_payloads: set[str] = set()
+        self._known = {
+            row["asset_id"]: row["carve_reason"]
+            for row in run.read_context("raw_assets").iter_rows(named=True)
+        }
+
+    @functools.cached_property
+    def _stated(self) -> tuple[Declaration, Records]:
+        """Read once, and only if some file is landed now: a purge shortens the sidecar."""
+        level = self._run.settings["sandbox_minimum"]
+        records = read_records(self._zone, self._drop, minimum_level=level)
+        return read_declaration(self._zone, self._drop), records
+
+    def land(self, part: _Part) -> list[dict[str, Any]]:
+        """Land one part, or remember how it was landed."""
+        if part.members is None:
+            return [
+                self._run.unit(
+                    f"{self._drop}/{part.path}",
+                    lambda: self._land_file(part.path),
+                    blobs=("key", "provenance.actions_key"),
+                    amounts=lambda landed: {"size_bytes": landed["size_bytes"]},
+                )
+            ]
+        members = part.members
+        found = self._run.unit(
+            f"{self._drop}/{part.path}!{members['first']}+{members['count']}",
+            lambda: {"members": self._land_members(part.path, members)},
+            blobs=("members.*.key", "members.*.provenance.actions_key"),
+            amounts=lambda found: {"size_bytes": sum(m["size_bytes"] for m in found["members"])},
+        )
+        return found["members"]
+
+    def after(self, part: _Part, found: list[dict[str, Any]], *, is_sealed: bool) -> None:
+        """Purge what was sealed of a part, and close a payload after its last."""
+        for track in filter(None, (each["sealed_actions"] for each in found)):
+            self._zone.purge(self._drop, track)
+        if is_sealed:
+            self._sealed_payloads.add(part.path)
+        if part.is_last:
+            if payload := self._payloads.pop(part.path, None):
+                payload.close()
+            if part.path in self._sealed_payloads:
+                self._zone.purge(self._drop, part.path)
+
+    def close(self) -> None:
+        """Remove what was copied of payloads."""
+        for payload in self._payloads.values():
+            payload.close()
+
+    def _land_file(self, path: str) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(dir=_scratch(self._run)) as scratch:
             copy = Path(scratch) / "copy"
             try:
-                asset_id, size_bytes = zone.fetch(drop, path, copy)
+                asset_id, size_bytes = self._zone.fetch(self._drop, path, copy)
             except ObjectMissing as error:
-                raise ObjectMissing(
-                    f"{path} of {drop}: its raw object is not in the store and no landing copy "
-                    "is kept: deliver the same bytes again in a new drop"
-                ) from error
-            declaration, records = stated()
-            record = records.get(path, {})
-            reason = carve_reason(
-                asset_id,
-                salt=run.settings["carve_salt"],
-                share=run.settings["carve_share"],
-                eval_list=eval_list,
-            )
-            track = _fetch_actions(zone, drop, record, Path(scratch))
-            if reason is None:
-                run.store.put_file(raw_key(asset_id), copy)
-                if track:
-                    run.store.put_file(raw_key(track.sha256), track.copy)
-            else:
-                vault.seal(asset_id, copy, record)
-                if track:
-                    vault.seal_actions(asset_id, track.copy, track.sha256, track.suffix)
-        return _landed(asset_id, size_bytes, reason, path, drop, declaration, record, track)
+                raise self._gone(path) from error
+            return self._put(asset_id, size_bytes, copy, path, self._stated[1].get(path, {}))
 
-    return land
+    def _land_members(self, path: str, part: dict[str, int]) -> list[dict[str, Any]]:
+        payload = self._payloads.setdefault(
+            path,
+            Payload(
+                self._zone,
+                self._drop,
+                path,
+                minimum_level=self._run.settings["sandbox_minimum"],
+                scratch=_scratch(self._run),
+            ),
+        )
+        landed: list[dict[str, Any]] = []
+        with tempfile.TemporaryDirectory(dir=_scratch(self._run)) as scratch:
+            copy = Path(scratch) / "copy"
+            try:
+                for member in payload.members(part, self._stated[1]):
+                    asset_id = _copy_member(member, copy)
+                    path_of_member = member.record["path"]
+                    landed.append(
+                        self._put(asset_id, member.size, copy, path_of_member, member.record)
+                    )
+            except ObjectMissing as error:
+                raise self._gone(path) from error
+        return landed
+
+    def _gone(self, path: str) -> ObjectMissing:
+        return ObjectMissing(
+            f"{path} of {self._drop}: its raw object is not in the store and no landing copy "
+            "is kept: deliver the same bytes again in a new drop"
+        )
+
+    def _put(
+        self, asset_id: str, size_bytes: int, copy: Path, path: str, record: Record
+    ) -> dict[str, Any]:
+        """Put a file, hashed, and its track of actions, where the carve says."""
+        reason = self._carve(asset_id)
+        with tempfile.TemporaryDirectory(dir=copy.parent) as scratch:
+            track = self._fetch_actions(record, Path(scratch))
+            if reason is None:
+                self._run.store.put_file(raw_key(asset_id), copy)
+                if track:
+                    self._run.store.put_file(raw_key(track.sha256), track.copy)
+            else:
+                self._vault.seal(asset_id, copy, record)
+                if track:
+                    self._vault.seal_actions(asset_id, track.copy, track.sha256, track.suffix)
+        actions = {"key": raw_key(track.sha256), "suffix": track.suffix} if track else None
+        return landed_row(
+            asset_id=asset_id,
+            size_bytes=size_bytes,
+            reason=reason,
+            drop=self._drop,
+            path=path,
+            declaration=self._stated[0],
+            record=record,
+            actions=actions,
+        ) | {"sealed_actions": track.path if track and reason else None}
+
+    def _carve(self, asset_id: str) -> str | None:
+        """Decide, once: an asset that this drop has landed before stays where it is.
+
+        A listing that comes after that is told by `exposure`.
+        """
+        if asset_id in self._known:
+            return self._known[asset_id]
+        return carve_reason(
+            asset_id,
+            salt=self._run.settings["carve_salt"],
+            share=self._run.settings["carve_share"],
+            eval_list=self._eval_list,
+        )
+
+    def _fetch_actions(self, record: Record, scratch: Path) -> "_Track | None":
+        if (path := record.get("actions")) is None:
+            return None
+        copy = scratch / "actions"
+        sha256, _ = self._zone.fetch(self._drop, path, copy)
+        return _Track(path, copy, sha256, Path(path).suffix.lower())
 
 
 class _Track(NamedTuple):
@@ -177,45 +338,18 @@ class _Track(NamedTuple):
     suffix: str
 
 
-def _fetch_actions(
-    zone: LandingZone, drop: str, record: dict[str, Any], scratch: Path
-) -> _Track | None:
-    if (path := record.get("actions")) is None:
-        return None
-    copy = scratch / "actions"
-    sha256, _ = zone.fetch(drop, path, copy)
-    return _Track(path, copy, sha256, Path(path).suffix.lower())
-
-
-def _landed(
-    asset_id: str,
-    size_bytes: int,
-    reason: str | None,
-    path: str,
-    drop: str,
-    declaration: Declaration,
-    record: dict[str, Any],
-    track: _Track | None,
-) -> dict[str, Any]:
-    in_vault = reason is not None
-    return {
-        "asset_id": asset_id,
-        "key": None if in_vault else raw_key(asset_id),
-        "size_bytes": size_bytes,
-        "suffix": Path(path).suffix.lower(),
-        "in_vault": in_vault,
-        "carve_reason": reason,
-        "sealed_actions": track.path if track and in_vault else None,
-        "provenance": provenance_row(
-            asset_id=asset_id,
-            drop=drop,
-            path=path,
-            declaration=declaration,
-            record=record,
-            in_vault=in_vault,
-            actions={"key": raw_key(track.sha256), "suffix": track.suffix} if track else None,
-        ),
-    }
+def _copy_member(member: Member, target: Path) -> str:
+    """Copy a member's bytes to a file; return their sha256."""
+    hasher, left = hashlib.sha256(), member.size
+    with member.source.open("rb") as reader, target.open("wb") as writer:
+        reader.seek(member.offset)
+        while left and (block := reader.read(min(left, _BLOCK_BYTES))):
+            hasher.update(block)
+            writer.write(block)
+            left -= len(block)
+    if left:
+        raise ObjectMissing(f"{member.record['path']}: {left} of {member.size} bytes are gone")
+    return hasher.hexdigest()
 
 
 def _scratch(run: StepRun) -> str | None:
@@ -228,37 +362,20 @@ def _scratch(run: StepRun) -> str | None:
     return str(scratch)
 
 
-def _purge(zone: LandingZone, drop: str, path: str, actions: str | None) -> None:
-    """Remove the landing copies of a vault member and of its actions, and its sidecar's line."""
-    zone.purge(drop, path)
-    if actions:
-        zone.purge(drop, actions)
-    if (sidecar := zone.read(drop, RECORDS)) is None:
+def _forget(run: StepRun, zone: LandingZone, drop: str, paths: list[str]) -> None:
+    """Take the records of vault members out of the sidecar."""
+    if not paths:
         return
-    lines = sidecar.decode("utf-8").splitlines()
-    kept = [line for line in lines if line.strip() and json.loads(line).get("path") != path]
-    if len(kept) != len(lines):
-        zone.rewrite(drop, RECORDS, "".join(f"{line}\n" for line in kept).encode())
-
-
-def _asset_rows(landed: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    rows: dict[str, dict[str, Any]] = {}
-    for each in landed:
-        row = rows.setdefault(
-            each["asset_id"],
-            {name: each[name] for name in tables.TABLES["raw_assets"].columns if name in each}
-            | {"num_files": 0},
-        )
-        row["num_files"] += 1
-    return [rows[asset_id] for asset_id in sorted(rows)]
-
-
-def _file_table(landed: list[dict[str, Any]]) -> str:
-    lines = ["| file | raw asset | bytes | goes to |", "|---|---|---:|---|"]
-    for each in landed[:200]:
-        where = f"vault ({each['carve_reason']})" if each["in_vault"] else "store"
-        lines.append(
-            f"| {each['provenance']['path']} | `{each['asset_id'][:12]}` | {each['size_bytes']:,} "
-            f"| {where} |"
-        )
-    return "\n".join(lines)
+    if (lines := zone.read(drop, RECORDS)) is not None:
+        if (kept := without_records(lines, paths)) is not None:
+            zone.rewrite(drop, RECORDS, kept)
+        return
+    with tempfile.TemporaryDirectory(dir=_scratch(run)) as scratch:
+        copy = Path(scratch) / RECORDS_PARQUET
+        try:
+            zone.fetch(drop, RECORDS_PARQUET, copy)
+        except ObjectMissing:
+            return
+        level = run.settings["sandbox_minimum"]
+        kept = parquet_without(copy, sorted(paths), minimum_level=level, scratch=scratch)
+        zone.rewrite(drop, RECORDS_PARQUET, kept)

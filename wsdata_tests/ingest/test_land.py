@@ -10,11 +10,13 @@ from wsdata.ingest import land
 from wsdata.ingest.carve import carve_reason
 from wsdata.ingest.delivery import Declaration, make_drop
 from wsdata.ingest.landing import FolderLanding
+from wsdata.media.sandbox import reachable_level
 from wsdata.store import FolderStore, open_store
 from wsdata.vault import actions_key, sidecar_key
 from wsdata_tests.orders_support import order_of, rows_made, run_step
 
 FILES = {"a.mp4": b"aaaa", "copy_of_a.mp4": b"aaaa", "b.png": b"bb", "secret.mp4": b"eval"}
+LEVEL = min(reachable_level(), "seccomp", key=("limits", "seccomp", "bubblewrap").index)
 SEALED = hashlib.sha256(b"eval").hexdigest()
 
 
@@ -39,6 +41,7 @@ def _order(tmp_path: Path, key: str, **changes):
         "carve_salt": "s",
         "carve_share": 0.0,
         "eval_list": [SEALED],
+        "sandbox_minimum": LEVEL,
     }
     return order_of(land.STEP, key, {}, settings=settings | changes)
 

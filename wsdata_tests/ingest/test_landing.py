@@ -201,6 +201,7 @@ def land_drop(tmp_path, address, name="store"):
         "carve_salt": "s",
         "carve_share": 0.0,
         "eval_list": [SEALED],
+        "sandbox_minimum": "limits",
     }
     store = FolderStore(tmp_path / name)
     return store, run_step(land.STEP, order_of(land.STEP, KEY, {}, settings=settings), store)
