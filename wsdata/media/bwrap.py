@@ -21,6 +21,7 @@ ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONHASHSEED": "0",
     "MALLOC_ARENA_MAX": "2",  # else each thread reserves 64 MiB of the address space
+    "_RJEM_MALLOC_CONF": "background_thread:false",  # polars': a zygote forks without threads
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }

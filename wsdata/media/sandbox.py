@@ -39,7 +39,7 @@ from wsdata.media.watchdog import Progress, Watch
 
 log = logging.getLogger(__name__)
 
-PRELOAD = ("av", "cv2", "numpy")
+PRELOAD = ("av", "cv2", "numpy", "wsdata.media.keyframes")
 MAX_WARM_BYTES = 32 << 20  # a larger file takes far longer to decode than a sandbox to start
 _MIN_FREE_BYTES = 1 << 20
 
@@ -239,7 +239,7 @@ class Sandbox:
     used in a ``with``; several threads take turns. A box dies with the thread that first used it.
 
     Args:
-        preload: Modules imported once for all files; none may start threads.
+        preload: Modules imported once for all files, beside `PRELOAD`; none may start threads.
         devices: Device files let in.
         maximum_level: One of `LEVELS`; for tests.
     """
@@ -247,11 +247,11 @@ class Sandbox:
     def __init__(
         self,
         *,
-        preload: Sequence[str] = PRELOAD,
+        preload: Sequence[str] = (),
         devices: Sequence[str] = (),
         maximum_level: str = "bubblewrap",
     ) -> None:
-        self._preload, self._devices = tuple(preload), tuple(devices)
+        self._preload, self._devices = (*PRELOAD, *preload), tuple(devices)
         self._maximum_level = maximum_level
         self._turn = threading.Lock()
         self._root: Path | None = None
@@ -356,11 +356,14 @@ class SandboxPool:
 
     Args:
         count: How many at most; further jobs wait.
+        preload: Modules imported once for all files, beside `PRELOAD`; none may start threads.
         devices: Device files let in.
     """
 
-    def __init__(self, count: int, *, devices: Sequence[str] = ()) -> None:
-        self._all = [Sandbox(devices=devices) for _ in range(count)]
+    def __init__(
+        self, count: int, *, preload: Sequence[str] = (), devices: Sequence[str] = ()
+    ) -> None:
+        self._all = [Sandbox(preload=preload, devices=devices) for _ in range(count)]
         self._free = list(self._all)
         self._is_free = threading.Semaphore(count)
 

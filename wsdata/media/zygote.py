@@ -15,7 +15,10 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
+import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 from wsdata.errors import SandboxError
@@ -26,12 +29,32 @@ NUM_DESCRIPTORS = 5
 MAX_MESSAGE_BYTES = 4096
 _EXIT_NOT_LOCKED_IN = 70  # sysexits' EX_SOFTWARE
 _PR_SET_DUMPABLE = 4
+_SLEEPERS = {"polars-ooc-clea"}  # waits for spilled files to remove, of which there are none
 
 
 def _hide_memory() -> None:
     """Close this process's ``/proc/1/mem``, and that of its children, to their like."""
     if ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         raise SandboxError("the kernel does not let the zygote close its memory")
+
+
+def _wait_for_idle_threads() -> None:
+    """Go on once nothing but this thread runs: a fork leaves the locks of others as they are.
+
+    Raises:
+        SandboxError: A preloaded module has started threads that may work.
+    """
+    own = str(threading.get_native_id())
+    for task in Path("/proc/self/task").iterdir():
+        if task.name == own:
+            continue
+        name = (task / "comm").read_text().strip()
+        if name not in _SLEEPERS:
+            raise SandboxError(
+                f"a preloaded module has started a thread {name!r}: it must not start any"
+            )
+        while (task / "stat").read_text().rpartition(")")[2].split()[0] != "S":
+            time.sleep(0.001)
 
 
 def _become_child(control: socket.socket, descriptors: list[int]) -> None:
@@ -70,8 +93,6 @@ def _end_all() -> None:
 
 def _run_file(control: socket.socket, descriptors: list[int]) -> int:
     """Fork for one file; return its exit status, negative for a signal, once all is quiet."""
-    if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208
-        raise SandboxError("the zygote has threads: a preloaded module must not start any")
     child = os.fork()
     if child == 0:
         _become_child(control, descriptors)
@@ -91,6 +112,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for name in sys.argv[1:]:
         importlib.import_module(name)
+    _wait_for_idle_threads()
     gc.freeze()  # so that no collection in a child copies the pages of all modules
     control.send(READY)
     while True:

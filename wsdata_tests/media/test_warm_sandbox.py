@@ -25,7 +25,7 @@ needs_bubblewrap = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def box():
-    with Sandbox(preload=()) as box:
+    with Sandbox() as box:
         yield box
 
 
@@ -87,7 +87,8 @@ def test_nothing_gets_out_of_a_file_s_process(files, tmp_path):
     assert found["thread"] == "done"
     assert "done" not in found["write"] + found["read"]
     assert found["processes"] == 2, "the zygote, and itself"
-    assert set(found["environment"]) <= {*bwrap.ENVIRONMENT, "PWD", "LC_CTYPE", "TMPDIR"}
+    ours = {*bwrap.ENVIRONMENT, "PWD", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH"}  # OpenCV's own
+    assert set(found["environment"]) <= ours
     assert files.source.read_bytes() == b"source bytes"
     assert not beside.exists()
 
@@ -182,7 +183,7 @@ def test_no_progress_ends_a_job_early_and_slow_progress_does_not(tmp_path, level
     if sandbox.LEVELS.index(level) > sandbox.LEVELS.index(REACHED):
         pytest.skip("not reached here")
     limits = Limits(stall_s=1.0)
-    with Sandbox(preload=(), maximum_level=level) as box:
+    with Sandbox(maximum_level=level) as box:
         files = Files(box, tmp_path)
         report = files.run("stall", {"num_frames": 7}, wall_s=600.0, limits=limits)
         assert report.status == "timeout"
@@ -203,12 +204,12 @@ def test_a_large_file_gets_a_sandbox_of_its_own(files, monkeypatch):
 
 
 @needs_bubblewrap
-def test_a_module_that_starts_threads_is_no_preload(tmp_path):
+def test_a_module_that_is_missing_is_no_preload(tmp_path):
     with (
         Sandbox(preload=("wsdata_no_such_module",)) as box,
-        pytest.raises(SandboxError, match="wsdata_no_such_module"),
+        pytest.raises(SandboxError, match="No module named"),
     ):
-        Files(box, tmp_path).run("flood", {"num_bytes": 1})
+        Files(box, tmp_path).is_well()
 
 
 def test_a_pool_serves_many_workers_and_leaves_nothing(tmp_path):
