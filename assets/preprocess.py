@@ -39,6 +39,13 @@ _PASS = {
         )
         for rung in RUNGS
     },
+    "transcodes_48fps": Shown(
+        description=(
+            "The largest rung up to 720p of every clip whose source has 48 frames a second or "
+            "more, at 48 fps."
+        ),
+        kinds=frozenset({"parquet", "mp4"}),
+    ),
     "audio_tracks": Shown(
         description="Sound of each clip as Opus, where it is present and in sync; else why not.",
         kinds=frozenset({"parquet", "opus"}),
@@ -130,6 +137,15 @@ checks: list[dg.AssetChecksDefinition] = [
             description=f"Every clip that reaches {rung} has it, and none was scaled up.",
         )
         for rung in RUNGS
+    ),
+    promise(
+        DECODE,
+        "transcodes_48fps",
+        "rung_complete",
+        promises.fast_rung_faults,
+        ("clips", "transcodes_48fps"),
+        is_blocking=True,
+        description="Every clip whose source has 48 fps has them, and no frame was invented.",
     ),
     *(
         promise(

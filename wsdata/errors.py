@@ -64,6 +64,10 @@ class DecodeFailed(WsdataError):
     """A media file could not be decoded. The caller turns it into a record."""
 
 
+class EncoderFailed(WsdataError):
+    """An encoder does not start here, or gave up: another engine may be tried."""
+
+
 class PlanError(WsdataError):
     """A step plan cannot be compiled or asked as wanted."""
 

@@ -12,7 +12,8 @@ import polars as pl
 STR, INT, F64, BOOL, BIN = pl.String, pl.Int64, pl.Float64, pl.Boolean, pl.Binary
 VECTOR = pl.List(pl.Float32)
 
-RUNGS = ("256p", "512p", "720p")
+RUNGS = ("256p", "512p", "720p", "1080p")
+TRANSCODES = (*RUNGS, "48fps")  # endings of tables; 48fps has a clip's largest rung up to 720p
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +34,8 @@ _TRANSCODE = _table(
     ("clip_id",), ("key",), clip_id=STR, asset_id=STR, rung=STR, **_BLOB,
     width_px=INT, height_px=INT, fps=F64, num_frames=INT, codec=STR,
     crop_x=INT, crop_y=INT, crop_width_px=INT, crop_height_px=INT,  # display pixels of the source
+    encoder=STR,  # x264 | h264_nvenc; null for a still
+    color_decision_json=STR,  # how the source's colours were read and mapped; see `media.color`
     transcode_version=STR,
 )  # fmt: skip
 _SCORES = _table(
@@ -114,8 +117,9 @@ TABLES: dict[str, Table] = {
         aspect=STR,  # 16:9 | 9:16 | 1:1 | 4:3
         top_rung=STR,  # null where the source is below the smallest rung
         is_salvaged=BOOL, has_audio=BOOL,
+        start_kind=STR, end_kind=STR,  # cut | fade | dissolve | window | gap | file
     ),
-    **{f"transcodes_{rung}": _TRANSCODE for rung in RUNGS},
+    **{f"transcodes_{rung}": _TRANSCODE for rung in TRANSCODES},
     "audio_tracks": _table(
         ("clip_id",), ("key",), clip_id=STR, asset_id=STR,
         status=STR,  # kept | silent | none | unsynced | broken
@@ -127,6 +131,16 @@ TABLES: dict[str, Table] = {
         music_share=F64,  # of the clip; what decided on the form it is stored in
         source_rate_hz=INT, source_channels=INT,
         reason=STR,  # why it is not kept
+    ),
+    "action_tracks": _table(
+        ("clip_id",), ("key",), clip_id=STR, asset_id=STR,
+        status=STR,  # kept | none | misaligned | broken
+        **_BLOB,  # of the cut track as Parquet: null unless kept
+        num_rows=INT,  # as delivered, within the clip
+        num_dropped=INT,  # of the whole track: without a time, or with that of a later row
+        rate_hz=F64, coverage_share=F64,  # of the clip's frames, those with a value
+        channels_json=STR,  # [{"name": ..., "unit": ..., "kind": continuous | discrete}, ...]
+        reason=STR,
     ),
     "frame_packs": _table(
         ("clip_id",), ("key",), clip_id=STR, asset_id=STR, **_BLOB, num_color=INT, num_luma=INT,
@@ -140,6 +154,7 @@ TABLES: dict[str, Table] = {
         status=STR,  # ok | salvaged | quarantined | empty | failed
         reason=STR, attempts=INT, frames_promised=INT, frames_decoded=INT, num_errors=INT,
         decoded_s=F64, num_shots=INT, num_clips=INT, sandbox_level=STR, path_used=STR,
+        num_transitions=INT,  # fades and dissolves
     ),
     **{f"{name}_scores": _SCORES for name in FILTERS},
     "gates": _table(

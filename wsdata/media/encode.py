@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wsdata.errors import EncoderFailed
+
 if TYPE_CHECKING:
     from av import VideoFrame
 
@@ -20,42 +22,65 @@ X264 = {
     "crf": "18",
     "x264-params": "threads=1:lookahead-threads=1:sliced-threads=0:open-gop=0:cpu-independent=1",
 }
-GOP_FRAMES = 48  # two seconds, closed
+NVENC = {"preset": "p5", "tune": "hq", "rc": "vbr", "cq": "19", "b": "0", "strict_gop": "1"}
+ENCODERS = {"x264": ("libx264", X264), "h264_nvenc": ("h264_nvenc", NVENC)}
+GOP_S = 2  # closed
 JPEG_QUALITY = 95
 
 _BITEXACT = {"fflags": "+bitexact"}
 
 
 class ClipEncoder:
-    """One H.264 mp4 of one rung of one clip: BT.709 limited range yuv420p, 24 frames a second."""
+    """One H.264 mp4 of one rung of one clip: BT.709 limited range yuv420p.
+
+    Args:
+        width_px: Even.
+        height_px: Even.
+        fps: Frames a second.
+        encoder: One of `ENCODERS`. Those on a GPU are not the same to the last bit every time.
+
+    Raises:
+        EncoderFailed: The encoder does not start here.
+    """
 
     codec = "h264"
 
-    def __init__(self, width_px: int, height_px: int) -> None:
+    def __init__(
+        self, width_px: int, height_px: int, fps: int = FPS, encoder: str = "x264"
+    ) -> None:
         import av
+        import av.error
         from av.codec.context import Flags
         from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
 
+        name, options = ENCODERS[encoder]
         self.num_frames = 0
+        self._fps = fps
         self._buffer = io.BytesIO()
         self._container = av.open(self._buffer, "w", format="mp4", options=dict(_BITEXACT))
-        stream: Any = self._container.add_stream("libx264", rate=FPS, options=dict(X264))
+        stream: Any = self._container.add_stream(name, rate=fps, options=dict(options))
         stream.width, stream.height, stream.pix_fmt = width_px, height_px, "yuv420p"
         context = stream.codec_context
-        context.gop_size = GOP_FRAMES
-        context.time_base = Fraction(1, FPS)
+        context.gop_size = GOP_S * fps
+        context.time_base = Fraction(1, fps)
         context.flags |= Flags.bitexact | Flags.closed_gop
         context.thread_count = 1
         context.colorspace = Colorspace.ITU709
         context.color_primaries = ColorPrimaries.BT709
         context.color_trc = ColorTrc.BT709
         context.color_range = ColorRange.MPEG
+        try:
+            context.open()
+        except (av.error.FFmpegError, ValueError) as error:
+            raise EncoderFailed(
+                f"{name} does not start for {width_px}x{height_px} at {fps}: {error}"
+            ) from error
         self._stream = stream
 
     def write(self, frame: "VideoFrame") -> None:
         """Append one frame, already of the rung's size and format."""
         frame.pts = self.num_frames
-        frame.time_base = Fraction(1, FPS)
+        frame.time_base = Fraction(1, self._fps)
         frame.pict_type = 0  # a key frame of the source is none of ours
         self._container.mux(self._stream.encode(frame))
         self.num_frames += 1

@@ -30,7 +30,7 @@ SAMPLING_VERSION = "keyframe-grid-1"
 _SHORT_S = 30.0  # up to here a full decode is cheap
 _MIN_KEYFRAMES = 4
 _MAX_KEY_GAP_S = 10.5  # x264's default of 250 frames at 24 fps
-_COLOR_SIDE_PX = 448
+PRINT_SIDE_PX = 448
 _CLOSE_S = 1e-6
 GRID_S = 1.0
 DENSE_GRID_S = 0.25  # what moves fast looks another way half a second later
@@ -172,7 +172,7 @@ def _print_frames(source: BinaryIO, probe: Probe, plan: _Plan) -> _Made:
                 continue
             if is_due and plan.grid_s:
                 due_s = (time_s + _CLOSE_S) // plan.grid_s * plan.grid_s + plan.grid_s
-            rgb_hwc = upright_rgb(frame, sar, _COLOR_SIDE_PX)
+            rgb_hwc = upright_rgb(frame, sar, PRINT_SIDE_PX)
             made.prints.append(Print(round(time_s, 6), phash.hash_picture(rgb_hwc)))
             if colors_due and time_s >= colors_due[0]:
                 made.colors.append((made.prints[-1].time_s, rgb_hwc))

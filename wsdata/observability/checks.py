@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from wsdata.label.qc import caption_faults as verdict_on_captions
+from wsdata.preprocess.ladder import MIN_FAST_FPS
 
 MAX_QUARANTINED_SHARE = 0.1
 MAX_STOPPED_SHARE = 0.9
@@ -134,6 +135,25 @@ def rung_faults(
     return _missing(wanted, found, f"clips lack their {rung} rung") + _missing(
         found, wanted, f"clips were scaled up to {rung}"
     )
+
+
+def fast_rung_faults(clips: pl.DataFrame, transcodes: pl.DataFrame) -> list[str]:
+    """Every clip of a source of 48 frames a second has them, once, and no other clip does."""
+    reaching = clips.filter(
+        (pl.col("source_fps") >= MIN_FAST_FPS) & pl.col("top_rung").is_not_null()
+    )
+    wanted, found = set(reaching["clip_id"]), set(transcodes["clip_id"])
+    faults = _missing(wanted, found, "clips lack their rung at 48 fps")
+    faults += _missing(found, wanted, "clips have frames at 48 fps that their source has not")
+    slow = transcodes.join(clips.select("clip_id", slow="num_frames"), "clip_id").filter(
+        (pl.col("num_frames") - 2 * pl.col("slow")).abs() > 1
+    )
+    if slow.height:
+        faults.append(
+            f"{slow.height} clips have other than twice their frames at 48 fps: "
+            f"{_such_as(slow['clip_id'])}"
+        )
+    return faults
 
 
 def score_faults(clips: pl.DataFrame, scores: pl.DataFrame) -> list[str]:

@@ -7,17 +7,24 @@ of `decode_drop`. Everything here runs in the sandboxed child.
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wsdata.media.audio import AudioTimeline
 from wsdata.media.encode import FPS
-from wsdata.preprocess.framepack import PackBuilder, write_framepack
-from wsdata.preprocess.ladder import Geometry, LadderWriter, frame_span
+from wsdata.preprocess.framepack import PackBuilder, full_range_luma, write_framepack
+from wsdata.preprocess.ladder import (
+    FAST_FPS,
+    FAST_TABLE,
+    Geometry,
+    LadderWriter,
+    fast_rung,
+    frame_span,
+)
 from wsdata.preprocess.sound_output import SoundOutput
-from wsdata.preprocess.windows import Opened
+from wsdata.preprocess.windows import Closed, Opened
 from wsdata.timebase import num_output_frames, pts_to_ms
 
 if TYPE_CHECKING:
@@ -32,40 +39,62 @@ class Track:
     time_base: Fraction
     origin_pts: int
     source_fps: float | None
+    encoder: str = "x264"
+    makes_fast: bool = True
 
 
 @dataclass(slots=True)
 class Ready:
     """What is kept of a frame until its window is known.
 
-    `top` is the frame at the size of the top rung, `color` and `luma` are for the frame pack;
-    each is null where no window that the frame may belong to asks for it.
+    Its pixels at the size of the top rung are in a `FrameHold`. `color` is for the frame pack,
+    where the frame is one of those that are kept so; `small` is what luma is taken from.
     """
 
     end_pts: int
     geometry: Geometry
-    top: "VideoFrame | None"
+    color_json: str
     color: NDArray[np.uint8] | None
-    luma: NDArray[np.uint8] | None
+    small: "VideoFrame"
 
 
 class OpenClip:
     """The clip whose frames are passing now."""
 
-    def __init__(self, opened: Opened, geometry: Geometry, time_base: Fraction) -> None:
+    def __init__(self, opened: Opened, first: Ready, track: Track) -> None:
         self.opened = opened
-        self.geometry = geometry
-        self._time_base = time_base
-        self.ladder = LadderWriter(geometry)
-        self.pack = PackBuilder(opened.start_pts, time_base)
+        self.geometry = first.geometry
+        self.color_json = first.color_json
+        self._time_base = track.time_base
+        fast = fast_rung(self.geometry.rungs, track.source_fps) if track.makes_fast else None
+        self.ladder = LadderWriter(self.geometry, fast=fast, encoder=track.encoder)
+        self.pack = PackBuilder(opened.start_pts, track.time_base)
 
-    def add(self, pts: int, ready: Ready) -> None:
-        """Take the next frame."""
+    def add(self, pts: int, ready: Ready, top: "VideoFrame | None") -> None:
+        """Take the next frame; `top` is null where none of the clip's frames shows it."""
         start = self.opened.start_pts
-        self.pack.add(pts, ready.end_pts, ready.color, ready.luma)
-        if ready.top is not None:
-            _, end = frame_span(pts, ready.end_pts, start, self._time_base)
-            self.ladder.write(ready.top, end)
+        small = ready.small
+        self.pack.add(pts, ready.end_pts, ready.color, lambda: full_range_luma(small))
+        if top is not None:
+            ends = (
+                frame_span(pts, ready.end_pts, start, self._time_base, fps)[1]
+                for fps in (FPS, FAST_FPS)
+            )
+            self.ladder.write(top, *ends)
+
+
+class _Rung(NamedTuple):
+    data: bytes
+    num_frames: int
+
+
+class _Shown(NamedTuple):
+    """The pictures of a finished clip."""
+
+    geometry: Geometry
+    color_json: str
+    rungs: dict[str, _Rung]
+    pack: PackBuilder
 
 
 class ClipOutput:
@@ -77,17 +106,26 @@ class ClipOutput:
         self._sound = SoundOutput(out_dir, timeline, float(track.origin_pts * track.time_base))
         self.rows: list[dict[str, Any]] = []
 
-    def add_clip(self, clip: OpenClip, end_pts: int) -> None:
-        """Finish a clip that ends before `end_pts`."""
-        start_pts = clip.opened.start_pts
+    def add_clip(self, clip: OpenClip, closed: Closed) -> None:
+        """Finish a clip where its window closes."""
+        start_pts, end_pts = clip.opened.start_pts, closed.end_pts
         length_s = (end_pts - start_pts) * self._track.time_base
-        num_frames = num_output_frames(length_s, Fraction(FPS))
-        rungs = clip.ladder.finish(num_frames)
-        self._add(clip.opened, clip.geometry, end_pts, num_frames, rungs, clip.pack)
+        num_frames, num_fast = (
+            num_output_frames(length_s, Fraction(fps)) for fps in (FPS, FAST_FPS)
+        )
+        made = {
+            name: _Rung(data, num_fast if name.endswith(str(FAST_FPS)) else num_frames)
+            for name, data in clip.ladder.finish(num_frames, num_fast).items()
+        }
+        shown = _Shown(clip.geometry, clip.color_json, made, clip.pack)
+        self._add(clip.opened, closed, num_frames, shown)
 
-    def add_still(self, geometry: Geometry, rungs: dict[str, bytes], pack: PackBuilder) -> None:
+    def add_still(
+        self, geometry: Geometry, color_json: str, rungs: dict[str, bytes], pack: PackBuilder
+    ) -> None:
         """Add the one clip of a picture, [0, 1) of the track's time base."""
-        self._add(Opened(0, 0, 0), geometry, 1, 1, rungs, pack)
+        made = {rung: _Rung(data, 1) for rung, data in rungs.items()}
+        self._add(Opened(0, 0, 0), Closed(1), 1, _Shown(geometry, color_json, made, pack))
         self._sound.judge(is_over=True)
 
     def judge_sound(self, num_errors: int, needed_from_pts: int) -> None:
@@ -106,22 +144,16 @@ class ClipOutput:
         self._sound.judge(num_errors=num_errors, is_over=True)
         self._sound.settle(float(end_pts * self._track.time_base), is_whole=is_whole)
 
-    def _add(
-        self,
-        opened: Opened,
-        geometry: Geometry,
-        end_pts: int,
-        num_frames: int,
-        rungs: dict[str, bytes],
-        pack: PackBuilder,
-    ) -> None:
-        row = self._row(geometry, opened.start_pts, end_pts) | {
+    def _add(self, opened: Opened, closed: Closed, num_frames: int, shown: "_Shown") -> None:
+        row = self._row(shown.geometry, opened.start_pts, closed.end_pts) | {
             "num_frames": num_frames,
             "shot_index": opened.shot_index,
             "window_index": opened.window_index,
+            "start_kind": opened.start_kind,
+            "end_kind": closed.end_kind,
         }
-        row["transcodes"] = self._save_rungs(geometry, rungs)
-        row["pack"] = self._save_pack(pack)
+        row["transcodes"] = self._save_rungs(shown)
+        row["pack"] = self._save_pack(shown.pack)
         self.rows.append(row)
         self._sound.add(row)
 
@@ -151,17 +183,23 @@ class ClipOutput:
         (self._out_dir / file).write_bytes(data)
         return file
 
-    def _save_rungs(self, geometry: Geometry, rungs: dict[str, bytes]) -> dict[str, dict[str, Any]]:
-        x, y, width, height = geometry.crop
+    def _save_rungs(self, shown: _Shown) -> dict[str, dict[str, Any]]:
+        """Leave the rungs as files, and tell their rows by the ending of their table's name."""
+        x, y, width, height = shown.geometry.crop
         made: dict[str, dict[str, Any]] = {}
-        for rung, data in rungs.items():
+        for name, (data, num_frames) in shown.rungs.items():
+            rung = name.removesuffix(str(FAST_FPS))
             codec, suffix = ("png", ".png") if data[:4] == b"\x89PNG" else ("h264", ".mp4")
-            made[rung] = {
-                "file": self._save(f"{rung}{suffix}", data),
-                "width_px": geometry.size_of(rung)[0],
-                "height_px": geometry.size_of(rung)[1],
-                "fps": float(FPS),
+            made[rung if rung == name else FAST_TABLE] = {
+                "file": self._save(f"{name}{suffix}", data),
+                "rung": name,
+                "width_px": shown.geometry.size_of(rung)[0],
+                "height_px": shown.geometry.size_of(rung)[1],
+                "fps": float(FPS if rung == name else FAST_FPS),
+                "num_frames": num_frames,
                 "codec": codec,
+                "encoder": None if codec == "png" else self._track.encoder,
+                "color_decision_json": shown.color_json,
                 "crop_x": x,
                 "crop_y": y,
                 "crop_width_px": width,

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from wsdata.tables import RUNGS
+from wsdata.tables import TRANSCODES
 
 
 def decode_display(
@@ -41,7 +41,7 @@ def decode_display(
             "files": _md(_files(tables["decode_status"], paths)),
         },
     }
-    for rung in RUNGS:
+    for rung in TRANSCODES:
         made = tables[f"transcodes_{rung}"]
         shown[f"transcodes_{rung}"] = {
             "num_transcodes": _int(made.height),

@@ -27,7 +27,7 @@ from wsdata.preprocess.decode_display import decode_display
 from wsdata.preprocess.onepass import PATHS
 from wsdata.records import Fact
 from wsdata.store import BlobStore, FolderStore
-from wsdata.tables import RUNGS, rows_of
+from wsdata.tables import TRANSCODES, rows_of
 
 JOB = "wsdata.preprocess.onepass:decode_job"
 BASE_WALL_S = 60.0
@@ -41,8 +41,10 @@ _FILE = re.compile(r"[0-9a-z_.]{1,80}")
 _CLIP_COLUMNS = (
     "track", "start_pts", "end_pts", "time_base", "start_s", "end_s", "duration_s", "shot_index",
     "window_index", "width_px", "height_px", "source_fps", "num_frames", "aspect", "top_rung",
+    "start_kind", "end_kind",
 )  # fmt: skip
-_COUNTS = ("frames_promised", "frames_decoded", "num_errors", "decoded_s", "num_shots")
+_HASHES = ("hash", "mirror_hash", "core_hash", "core_mirror_hash")
+_COUNTS = ("frames_promised", "frames_decoded", "num_errors", "decoded_s", "num_shots", "num_transitions")
 
 RunJob = Callable[..., JobReport]
 
@@ -88,7 +90,7 @@ def run(run: StepRun, *, job_runner: RunJob | None = None) -> StepResult:
     workers = max(1, int(run.settings.get("num_threads", 2)))
     assets = _assets(run)
     seconds: dict[str, float] = {}
-    with SandboxPool(workers) as pool:
+    with SandboxPool(workers, preload=(JOB.partition(":")[0],)) as pool:
         ordered = _decode_all(run, assets, job_runner or pool.run, workers, seconds)
     tables = _tables(run.order.partition, ordered)
     return StepResult(
@@ -231,7 +233,7 @@ def _store(run: StepRun, asset: _Asset, told: dict[str, Any], out_dir: Path) -> 
         row["media_kind"] = told["media_kind"]
         row["transcodes"] = {
             rung: _with_blob(run, f"transcodes_{rung}", clip_id, clip["transcodes"][rung], out_dir)
-            for rung in RUNGS
+            for rung in TRANSCODES
             if rung in clip["transcodes"]
         }
         row["audio"] = _with_blob(run, "audio_tracks", clip_id, clip["audio"], out_dir)
@@ -267,12 +269,12 @@ def _tables(drop: str, results: dict[str, dict[str, Any]]) -> dict[str, pl.DataF
     rows: dict[str, list[dict[str, Any]]] = {
         name: [] for name in ("clips", "audio_tracks", "frame_packs", "pass_fingerprints")
     }
-    rows |= {f"transcodes_{rung}": [] for rung in RUNGS} | {"decode_status": []}
+    rows |= {f"transcodes_{rung}": [] for rung in TRANSCODES} | {"decode_status": []}
     for asset_id, told in results.items():
         for clip in told["clips"]:
             _add_clip(rows, asset_id, origin, clip, is_salvaged=told["status"] == "salvaged")
         for stamp in told["prints"]:
-            hashes = {name: bytes.fromhex(stamp[name]) for name in ("hash", "mirror_hash")}
+            hashes = {name: bytes.fromhex(stamp[name]) if stamp[name] else None for name in _HASHES}
             rows["pass_fingerprints"].append({"asset_id": asset_id, **stamp, **hashes})
         kept = ("status", "reason", "attempts", "sandbox_level", "path_used", *_COUNTS)
         rows["decode_status"].append(
@@ -298,8 +300,7 @@ def _add_clip(
     )
     for rung, made in clip["transcodes"].items():
         rows[f"transcodes_{rung}"].append(
-            {**names, "rung": rung, "num_frames": clip["num_frames"], **made}
-            | {"transcode_version": made["key"].split("/")[2]}
+            {**names, **made} | {"transcode_version": made["key"].split("/")[2]}
         )
     rows["audio_tracks"].append(names | clip["audio"])
     rows["frame_packs"].append(names | clip["pack"])

@@ -5,7 +5,7 @@ pictures for motion, in one small Parquet file. What reads them is none of this 
 """
 
 import io
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,8 +20,8 @@ from wsdata.media.encode import encode_jpeg
 if TYPE_CHECKING:
     from av import VideoFrame
 
-MAX_COLOR, COLOR_EVERY_S, COLOR_SIDE_PX = 8, Fraction(1), 640
-MAX_PAIRS, PAIR_EVERY_S, LUMA_SIDE_PX = 16, Fraction(1, 2), 320
+MAX_COLOR, COLOR_SIDE_PX = 8, 640  # one a second
+MAX_PAIRS, LUMA_SIDE_PX = 16, 320  # one each half second
 PAIR_APART_S = Fraction(1, 24)
 
 _FULL_RANGE = np.clip(np.rint((np.arange(256) - 16) * 255 / 219), 0, 255).astype(np.uint8)
@@ -66,10 +66,11 @@ class PackBuilder:
 
     def __init__(self, start_pts: int, time_base: Fraction) -> None:
         self._start = start_pts
-        self._time_base = time_base
+        self._num, self._den = time_base.numerator, time_base.denominator
         self._colors: list[PackedFrame] = []
         self._pairs: list[tuple[PackedFrame, PackedFrame]] = []
         self._first: PackedFrame | None = None
+        self._first_pts = 0
         self._num_pair_times = 0
 
     def add(
@@ -77,24 +78,33 @@ class PackBuilder:
         pts: int,
         end_pts: int,
         color: NDArray[np.uint8] | None,
-        luma: NDArray[np.uint8] | None,
+        get_luma: Callable[[], NDArray[np.uint8]] | None,
     ) -> None:
-        """Take the clip's next frame, shown in [pts, end_pts)."""
-        time = (pts - self._start) * self._time_base
-        if color is not None and wants_color(pts, end_pts, self._start, self._time_base):
-            self._colors.append(PackedFrame(float(time), color))
-        if luma is None:
+        """Take the clip's next frame, shown in [pts, end_pts).
+
+        Args:
+            pts: Where it starts.
+            end_pts: Where it ends.
+            color: Its picture, of one that is to be kept in colour.
+            get_luma: Makes its small luma picture; called only where that is kept.
+        """
+        time_s = (pts - self._start) * self._num / self._den
+        if color is not None:
+            self._colors.append(PackedFrame(time_s, color))
+        if get_luma is None:
             return
-        frame = PackedFrame(float(time), luma)
-        tick = self._time_base
-        if self._first is not None and time - Fraction(self._first.time_s) >= PAIR_APART_S - tick:
-            self._pairs.append((self._first, frame))
+        luma: NDArray[np.uint8] | None = None
+        ticks = PAIR_APART_S.denominator * (pts - self._first_pts + 1) * self._num
+        if self._first is not None and ticks >= PAIR_APART_S.numerator * self._den:
+            luma = get_luma()
+            self._pairs.append((self._first, PackedFrame(time_s, luma)))
             self._first = None
-        due = PAIR_EVERY_S * (self._num_pair_times + Fraction(1, 2))
-        if self._first is None and (end_pts - self._start) * self._time_base > due:
-            self._first = frame
-            passed = (end_pts - self._start) * self._time_base / PAIR_EVERY_S + Fraction(1, 2)
-            self._num_pair_times = int(passed)
+        # pairs are due at 1/4, 3/4, 5/4 s ...: counted in quarters
+        quarters, below = 4 * (end_pts - self._start) * self._num, self._den
+        if self._first is None and quarters > (2 * self._num_pair_times + 1) * below:
+            self._first = PackedFrame(time_s, get_luma() if luma is None else luma)
+            self._first_pts = pts
+            self._num_pair_times = (quarters + below) // (2 * below)
 
     def add_first(self, color: NDArray[np.uint8]) -> None:
         """Take the only picture of a still."""
@@ -114,12 +124,15 @@ def full_range_luma(small: "VideoFrame") -> NDArray[np.uint8]:
     return _FULL_RANGE[planes[: small.height]]
 
 
-def wants_color(pts: int, end_pts: int, start_pts: int, time_base: Fraction) -> bool:
-    """Whether a frame is shown at one of the times 0.5, 1.5, 2.5 s ... of a clip."""
-    begin = (max(pts, start_pts) - start_pts) * time_base / COLOR_EVERY_S
-    end = (end_pts - start_pts) * time_base / COLOR_EVERY_S
-    half = Fraction(1, 2)
-    return max(0, math.ceil(begin - half)) < end - half
+def wants_color(pts: int, end_pts: int, origin_pts: int, time_base: Fraction) -> bool:
+    """Whether a frame is shown at one of the times 0.5, 1.5, 2.5 s ... after `origin_pts`.
+
+    The origin is the track's, not a clip's: frames are chosen while it is not yet known which
+    clip they will be in. A clip of n seconds has n of them, give or take one.
+    """
+    num, den = 2 * time_base.numerator, time_base.denominator
+    first = max(0, -((den - (max(pts, origin_pts) - origin_pts) * num) // (2 * den)))
+    return (2 * first + 1) * den < (end_pts - origin_pts) * num
 
 
 def spread(count: int, wanted: int) -> list[int]:

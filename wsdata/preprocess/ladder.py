@@ -10,10 +10,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from wsdata.media.decode import canonical_color, is_hdr
-from wsdata.media.encode import FPS, ClipEncoder, encode_png
+from wsdata.media.encode import FPS, ClipEncoder
 from wsdata.media.probe import display_size
 
 if TYPE_CHECKING:
@@ -29,7 +26,12 @@ RUNG_SIZES = {  # (width, height); multiples of 16, for latents of 8 x 8 in 2 x 
     "256p": {"16:9": (256, 144), "9:16": (144, 256), "1:1": (192, 192), "4:3": (192, 144)},
     "512p": {"16:9": (512, 288), "9:16": (288, 512), "1:1": (384, 384), "4:3": (384, 288)},
     "720p": {"16:9": (1280, 720), "9:16": (720, 1280), "1:1": (960, 960), "4:3": (960, 720)},
+    "1080p": {"16:9": (1920, 1080), "9:16": (1080, 1920), "1:1": (1440, 1440), "4:3": (1440, 1080)},
 }
+FAST_FPS = 48
+FAST_TABLE = "48fps"  # ending of the name of the table that holds rungs of such rates
+FAST_RUNGS = ("256p", "512p", "720p")
+MIN_FAST_FPS = 47.9  # 48 / 1.001 counts
 SCALER = "bicubic+accurate_rnd"
 MIN_SIDE_PX = 16
 
@@ -85,7 +87,13 @@ def aspect_bucket(width: int, height: int) -> str:
     return min(ASPECTS, key=lambda name: abs(math.log(ASPECTS[name]) - aspect))
 
 
-def make_geometry(width: int, height: int, sar: Fraction | None, rotation: int) -> Geometry:
+def make_geometry(
+    width: int,
+    height: int,
+    sar: Fraction | None,
+    rotation: int,
+    wanted: tuple[str, ...] = tuple(RUNG_SIZES),
+) -> Geometry:
     """Work out how a decoded frame is shown and cropped.
 
     Args:
@@ -93,6 +101,7 @@ def make_geometry(width: int, height: int, sar: Fraction | None, rotation: int) 
         height: Of the decoded frame.
         sar: Sample aspect ratio; None or 0 for square.
         rotation: Degrees clockwise that put it upright: 0, 90, 180 or 270.
+        wanted: Rungs to choose from; what else it names is passed over.
     """
     sar = sar if sar and sar > 0 else Fraction(1)
     turns = rotation // 90
@@ -110,7 +119,7 @@ def make_geometry(width: int, height: int, sar: Fraction | None, rotation: int) 
     rungs = tuple(
         rung
         for rung, sizes in RUNG_SIZES.items()
-        if crop[2] >= sizes[aspect][0] and crop[3] >= sizes[aspect][1]
+        if rung in wanted and crop[2] >= sizes[aspect][0] and crop[3] >= sizes[aspect][1]
     )
     return Geometry(
         coded=(width, height),
@@ -157,121 +166,107 @@ def _as_shown(
     return top, right, height, wide
 
 
-class Scaler:
-    """Crops, scales and turns frames of one geometry to one size, on one thread."""
+def frame_span(
+    pts: int, end_pts: int, start_pts: int, time_base: Fraction, fps: int = FPS
+) -> tuple[int, int]:
+    """Frames [first, end) of a clip, at `fps` a second, that show the source frame [pts, end_pts).
 
-    def __init__(
-        self,
-        frame: "VideoFrame",
-        geometry: Geometry,
-        size: tuple[int, int],
-        pixel_format: str,
-        *,
-        flags: str = SCALER,
-    ) -> None:
-        import av.filter
-
-        source_is_rgb = not frame.format.name.startswith(("yuv", "nv", "p0", "gray"))
-        matrix, is_full = canonical_color(frame)
-        is_full = is_full or source_is_rgb
-        x, y, crop_width, crop_height = geometry.coded_crop
-        width, height = size[::-1] if geometry.turns % 2 else size
-        is_rgb = pixel_format == "rgb24"
-        graph = av.filter.Graph()
-        graph.threads = 1
-        color = f":colorspace={0 if source_is_rgb else matrix}:range={2 if is_full else 1}"
-        nodes = [
-            graph.add(
-                "buffer",
-                f"video_size={frame.width}x{frame.height}:pix_fmt={frame.format.name}"
-                f":time_base=1/1000:pixel_aspect=1/1{color}",
-            ),
-            graph.add("crop", f"w={crop_width}:h={crop_height}:x={x}:y={y}"),
-            graph.add(
-                "scale",
-                f"{width}:{height}:flags={flags}"
-                + _color_of(is_rgb=is_rgb, is_mapped=is_hdr(frame)),
-            ),
-            graph.add("format", f"pix_fmts={pixel_format}"),
-        ]
-        if geometry.turns:
-            turn = {1: "clock", 3: "cclock"}.get(geometry.turns)
-            if turn:
-                nodes.append(graph.add("transpose", f"dir={turn}"))
-            else:
-                nodes += [graph.add("hflip", ""), graph.add("vflip", "")]
-        nodes.append(graph.add("buffersink"))
-        graph.link_nodes(*nodes).configure()
-        self._graph = graph
-        self._matrix = 0 if source_is_rgb else matrix
-        self._range = 2 if is_full else 1
-
-    def scale(self, frame: "VideoFrame") -> "VideoFrame":
-        """Return the frame at the wanted size and format."""
-        before = frame.colorspace, frame.color_range
-        frame.colorspace, frame.color_range = self._matrix, self._range
-        self._graph.vpush(frame)
-        scaled = self._graph.vpull()
-        frame.colorspace, frame.color_range = before
-        return scaled
-
-
-def _color_of(*, is_rgb: bool, is_mapped: bool) -> str:
-    color = "" if is_rgb else ":out_color_matrix=bt709:out_range=limited"
-    return color + (":out_primaries=bt709:out_transfer=bt709" if is_mapped else "")
-
-
-def frame_span(pts: int, end_pts: int, start_pts: int, time_base: Fraction) -> tuple[int, int]:
-    """Frames [first, end) of a clip, at 24 a second, that show the source frame [pts, end_pts).
-
-    Frame k shows what is displayed at start + k / 24. One tick of the time base is allowed for:
+    Frame k shows what is displayed at start + k / fps. One tick of the time base is allowed for:
     coarse time bases round, and 24 a second in milliseconds must not stutter.
     """
-    scale = FPS * time_base
-    first = 0 if pts <= start_pts else math.ceil((pts - 1 - start_pts) * scale)
-    return first, max(first, math.ceil((end_pts - 1 - start_pts) * scale))
+    scale, below = fps * time_base.numerator, time_base.denominator
+    first = 0 if pts <= start_pts else -((start_pts + 1 - pts) * scale // below)
+    return first, max(first, -((start_pts + 1 - end_pts) * scale // below))
+
+
+def fast_rung(rungs: tuple[str, ...], source_fps: float | None) -> str | None:
+    """The rung that is made at 48 a second too: the largest up to 720p of a source that has 48."""
+    reached = [rung for rung in rungs if rung in FAST_RUNGS]
+    return reached[-1] if reached and source_fps and source_fps >= MIN_FAST_FPS else None
+
+
+def fast_name(rung: str) -> str:
+    """Name of a rung at 48 frames a second."""
+    return f"{rung}{FAST_FPS}"
+
+
+@dataclass(slots=True)
+class _Speed:
+    """The encoders of one frame rate, and how many frames each has."""
+
+    encoders: "dict[str, ClipEncoder]"
+    num_frames: int = 0
+
+    def repeat(self, frames: "dict[str, VideoFrame]", end_frame: int) -> None:
+        for _ in range(self.num_frames, end_frame):
+            for rung, encoder in self.encoders.items():
+                encoder.write(frames[rung])
+        self.num_frames = max(self.num_frames, end_frame)
 
 
 class LadderWriter:
-    """All rungs of one clip, fed with frames of its top rung."""
+    """All rungs of one clip, fed with frames of its top rung.
 
-    def __init__(self, geometry: Geometry) -> None:
+    Args:
+        geometry: Names the rungs and their sizes.
+        fast: The rung that is made at 48 frames a second as well, one of the geometry's.
+        encoder: One of `media.encode.ENCODERS`.
+    """
+
+    def __init__(
+        self, geometry: Geometry, *, fast: str | None = None, encoder: str = "x264"
+    ) -> None:
         self._geometry = geometry
-        self._encoders = {
-            rung: ClipEncoder(*geometry.size_of(rung)) for rung in reversed(geometry.rungs)
+        self._fast = fast
+        rates = [(FPS, tuple(reversed(geometry.rungs))), (FAST_FPS, (fast,) if fast else ())]
+        self._speeds = {
+            fps: _Speed(
+                {rung: ClipEncoder(*geometry.size_of(rung), fps, encoder) for rung in rungs}
+            )
+            for fps, rungs in rates
         }
         self._scalers: dict[str, Any] = {}
         self._last: dict[str, VideoFrame] = {}
-        self.num_frames = 0
 
-    def write(self, top: "VideoFrame", end_frame: int) -> None:
-        """Show a frame of the top rung up to frame `end_frame` of the clip, exclusive."""
-        if end_frame <= self.num_frames:
-            return
-        self._last = self._cascade(top)
-        self._repeat(end_frame)
+    def write(self, top: "VideoFrame", end_frame: int, fast_end: int = 0) -> None:
+        """Show a frame of the top rung up to a frame of the clip, exclusive, at 24 and at 48."""
+        if end_frame <= self._speeds[FPS].num_frames:
+            if not self._fast or fast_end <= self._speeds[FAST_FPS].num_frames:
+                return
+            self._last = self._last | self._cascade(top, down_to=self._fast)
+        else:
+            self._last = self._cascade(top)
+        self._repeat(end_frame, fast_end)
 
-    def finish(self, num_frames: int) -> dict[str, bytes]:
-        """Hold the last frame up to the clip's length, and return the mp4 of every rung."""
-        self._repeat(num_frames)
-        made = {rung: encoder.finish() for rung, encoder in self._encoders.items()}
-        lengths = {encoder.num_frames for encoder in self._encoders.values()}
-        if lengths - {num_frames}:
-            raise ValueError(f"rungs of {lengths} frames, the clip has {num_frames}")
-        return {rung: made[rung] for rung in self._geometry.rungs}
+    def finish(self, num_frames: int, num_fast: int = 0) -> dict[str, bytes]:
+        """Hold the last frame up to the clip's length, and return the mp4 of every rung.
 
-    def _repeat(self, end_frame: int) -> None:
-        for _ in range(self.num_frames, end_frame):
-            for rung, encoder in self._encoders.items():
-                encoder.write(self._last[rung])
-        self.num_frames = max(self.num_frames, end_frame)
+        Returns:
+            By rung, smallest first; the one at 48 frames a second by `fast_name`.
+        """
+        self._repeat(num_frames, num_fast)
+        made: dict[str, bytes] = {}
+        for fps, wanted in ((FPS, num_frames), (FAST_FPS, num_fast)):
+            for rung, encoder in reversed(self._speeds[fps].encoders.items()):
+                if encoder.num_frames != wanted:
+                    raise ValueError(
+                        f"{rung} at {fps} has {encoder.num_frames} frames, the clip {wanted}"
+                    )
+                made[rung if fps == FPS else fast_name(rung)] = encoder.finish()
+        return made
 
-    def _cascade(self, top: "VideoFrame") -> "dict[str, VideoFrame]":
+    def _repeat(self, end_frame: int, fast_end: int) -> None:
+        self._speeds[FPS].repeat(self._last, end_frame)
+        if self._fast:
+            self._speeds[FAST_FPS].repeat(self._last, fast_end)
+
+    def _cascade(self, top: "VideoFrame", down_to: str = "") -> "dict[str, VideoFrame]":
+        """Scale each rung from the one above it, as far down as is asked for."""
         from av.video.reformatter import Interpolation, VideoReformatter
 
         frames: dict[str, VideoFrame] = {}
         frame = top
-        for rung in self._encoders:
+        for rung in reversed(self._geometry.rungs):
             width, height = self._geometry.size_of(rung)
             if (frame.width, frame.height) != (width, height):
                 scaler = self._scalers.setdefault(rung, VideoReformatter())
@@ -283,17 +278,6 @@ class LadderWriter:
                     threads=1,
                 )
             frames[rung] = frame
+            if rung == down_to:
+                break
         return frames
-
-
-def still_rungs(frame: "VideoFrame", geometry: Geometry) -> dict[str, bytes]:
-    """Return a PNG of every rung of one picture."""
-    return {
-        rung: encode_png(
-            Scaler(frame, geometry, geometry.size_of(rung), "rgb24")
-            .scale(frame)
-            .to_ndarray()
-            .astype(np.uint8)
-        )
-        for rung in geometry.rungs
-    }

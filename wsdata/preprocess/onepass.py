@@ -4,13 +4,12 @@ Frames stream through shots and windows to the ladder, the frame pack and the so
 prints are taken on the way. What is done for a whole drop, and what is stored, belongs to
 `decode_drop`.
 
-Memory of the child: frames in flight are the three that the shot detector looks at, and at most
-`WindowRule.min_s` of frames at the size of the top rung (2 s of 60 frames a second at 720p:
-170 MB), beside the pictures of one or two frame packs (2 MB per second of clip), the sound since
-the start of the oldest open clip (64 kB per second) and the encoders of one clip.
+Memory of the child: a few frames as they were decoded; those that wait for longer at the size of
+the top rung, of which `holding` keeps no more than its budget in memory; the pictures of one or
+two frame packs (2 MB per second of clip), the sound since the start of the oldest open clip and
+the encoders of one clip.
 """
 
-import math
 from collections import deque
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,40 +21,56 @@ from numpy.typing import NDArray
 
 from wsdata.errors import DecodeFailed
 from wsdata.media.decode import (
-    canonical_color,
     describe_streams,
-    is_hdr,
     main_audio,
     main_video,
     open_media,
 )
 from wsdata.media.deinterlace import deinterlace
-from wsdata.media.phash import HASH_VERSION, hash_frame
+from wsdata.media.encode import FPS
 from wsdata.media.probe import rotation_deg
 from wsdata.media.reader import Gap, MediaReader
 from wsdata.orders import FactInput, Input, Step
 from wsdata.preprocess.clip_output import ClipOutput, OpenClip, Ready, Track
 from wsdata.preprocess.framepack import (
-    COLOR_SIDE_PX,
-    LUMA_SIDE_PX,
     PackBuilder,
-    full_range_luma,
     wants_color,
 )
-from wsdata.preprocess.ladder import Geometry, Scaler, frame_span, make_geometry, still_rungs
-from wsdata.preprocess.shots import ShotDetector, feature_picture
+from wsdata.preprocess.holding import FrameHold
+from wsdata.preprocess.ladder import (
+    FAST_FPS,
+    FAST_TABLE,
+    MIN_FAST_FPS,
+    Geometry,
+    frame_span,
+    make_geometry,
+)
+from wsdata.preprocess.prints import Prints
+from wsdata.preprocess.scaling import Pictures, still_rungs
+from wsdata.preprocess.looks import feature_picture
+from wsdata.preprocess.shots import ShotDetector, Word
 from wsdata.preprocess.sound_output import sound_timeline
-from wsdata.preprocess.windows import Dropped, Event, Kept, Opened, Windower, WindowRule
+from wsdata.preprocess.windows import (
+    Closed,
+    Dropped,
+    Event,
+    FILE,
+    GAP,
+    Kept,
+    Opened,
+    WindowRule,
+    Windower,
+)
 from wsdata.recipe import Recipe
-from wsdata.tables import RUNGS
+from wsdata.tables import TRANSCODES
 
 if TYPE_CHECKING:
     from av import VideoFrame
 
-CODE_VERSION = "onepass-2"
-PRINT_METHOD = f"pass-1fps-{HASH_VERSION}"
+CODE_VERSION = "onepass-3"
 PATHS = ("plain", "plain", "careful")  # two retries, the second on another path
 WINDOWS = WindowRule()
+MAX_WHOLE_FRAMES = 4  # as decoded, while the shot detector looks at what follows
 
 
 def _params(_recipe: Recipe) -> dict[str, Any]:
@@ -74,7 +89,7 @@ STEP = Step(
     partition="drop",
     assets={
         "clips": ("clips",),
-        **{f"transcodes_{rung}": (f"transcodes_{rung}",) for rung in RUNGS},
+        **{f"transcodes_{rung}": (f"transcodes_{rung}",) for rung in TRANSCODES},
         "audio_tracks": ("audio_tracks",),
         "frame_packs": ("frame_packs", "pass_fingerprints"),
         "decode_status": ("decode_status",),
@@ -99,7 +114,9 @@ def decode_job(args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dict[st
     """Decode one raw asset once; runs in the sandboxed child.
 
     Args:
-        args: ``path`` (one of `PATHS`), ``window_min_s``, ``window_target_s``, ``window_max_s``.
+        args: ``path`` (one of `PATHS`), ``window_min_s``, ``window_target_s``, ``window_max_s``;
+            ``rungs``, endings of the tables of transcodes that are wanted of this file, where
+            it is large and fast enough for them; all by default.
         source: The file.
         out_dir: Where blobs are left; the result names them by file name.
 
@@ -132,69 +149,43 @@ def decode_job(args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dict[st
             max_s=args["window_max_s"],
         )
         reader = MediaReader(container, video, audio, is_careful=is_careful)
-        return _Pass(reader, out_dir, rule).run()
+        return _Pass(reader, out_dir, rule, tuple(args.get("rungs", TRANSCODES))).run()
 
 
 @dataclass(slots=True)
 class _Source:
-    """A decoded frame on its way to the shot detector's word."""
+    """A decoded frame on its way to the shot detector's word.
+
+    `frame` is null once it has waited for long: then all that may be asked of it has been made.
+    """
 
     pts: int
     end_pts: int
-    frame: "VideoFrame"
+    frame: "VideoFrame | None"
     small: "VideoFrame"
-    geometry: Geometry
+    pictures: Pictures
+    color: NDArray[np.uint8] | None = None
 
-
-class _Scalers:
-    """The scalers of the present geometry."""
-
-    def __init__(self, frame: "VideoFrame", geometry: Geometry) -> None:
-        self.geometry = geometry
-        self._frame = frame
-        self._color = canonical_color(frame), is_hdr(frame), frame.format.name
-        self._made: dict[str, Scaler] = {}
-
-    def fits(self, frame: "VideoFrame") -> bool:
-        """Whether a frame's pixels mean the same as those that the scalers were made for."""
-        return self._color == (canonical_color(frame), is_hdr(frame), frame.format.name)
-
-    def _get(self, name: str, side_px: int, pixel_format: str, flags: str) -> Scaler:
-        if name not in self._made:
-            whole = self.geometry.uncropped
-            self._made[name] = Scaler(
-                self._frame, whole, whole.fit(side_px), pixel_format, flags=flags
-            )
-        return self._made[name]
-
-    def small(self, frame: "VideoFrame") -> "VideoFrame":
-        return self._get("small", LUMA_SIDE_PX, "yuv420p", "area").scale(frame)
-
-    def color(self, frame: "VideoFrame") -> NDArray[np.uint8]:
-        scaler = self._get("color", COLOR_SIDE_PX, "rgb24", "area+accurate_rnd")
-        return scaler.scale(frame).to_ndarray().astype(np.uint8)
-
-    def top(self, frame: "VideoFrame") -> "VideoFrame | None":
-        rung = self.geometry.top_rung
-        if rung is None:
-            return None
-        if "top" not in self._made:
-            size = self.geometry.size_of(rung)
-            self._made["top"] = Scaler(self._frame, self.geometry, size, "yuv420p")
-        return self._made["top"].scale(frame)
+    @property
+    def geometry(self) -> Geometry:
+        return self.pictures.geometry
 
 
 class _Pass:
     """The state of one decode."""
 
-    def __init__(self, reader: MediaReader, out_dir: Path, rule: WindowRule) -> None:
+    def __init__(
+        self, reader: MediaReader, out_dir: Path, rule: WindowRule, wanted: tuple[str, ...]
+    ) -> None:
         self._reader = reader
         self._out_dir = out_dir
+        self._wanted = wanted
+        self._hold = FrameHold(out_dir)
         self._time_base = reader.time_base
         self._detector = ShotDetector()
         self._windower = Windower(time_base=reader.time_base, rule=rule)
         self._timeline = sound_timeline(out_dir) if reader.has_audio else None
-        self._prints = _Prints()
+        self._geometries: dict[tuple[int, int, Fraction, int], Geometry] = {}
         self._waiting: _Source | None = None  # the newest frame, until its end is known
         self._undecided: deque[_Source] = deque()
         self._ready: dict[int, Ready] = {}
@@ -216,7 +207,7 @@ class _Pass:
             return self._told("ok", None)
         for item in items:
             if isinstance(item, Gap):
-                self._end_shot()
+                self._end_shot(GAP)
             elif isinstance(item, VideoFrame):
                 self._push(item)
             elif self._timeline is not None:
@@ -236,30 +227,38 @@ class _Pass:
         is_still = self._reader.is_still
         self._time_base = Fraction(1, 1000) if is_still else self._reader.time_base
         self._first_pts = 0 if is_still else _pts(frame)
-        track = Track(
+        self._track = Track(
             index=self._reader.track,
             time_base=self._time_base,
             origin_pts=self._first_pts,
             source_fps=float(rate) if rate and not is_still else None,
+            makes_fast=FAST_TABLE in self._wanted,
         )
-        self._output = ClipOutput(self._out_dir, track, self._timeline)
-        self._scalers = _Scalers(frame, self._geometry_of(frame))
+        self._fps = FPS
+        if self._track.makes_fast and (self._track.source_fps or 0) >= MIN_FAST_FPS:
+            self._fps = FAST_FPS
+        self._output = ClipOutput(self._out_dir, self._track, self._timeline)
+        self._prints = Prints(self._first_pts, self._time_base)
+        self._pictures = Pictures(frame, self._geometry_of(frame))
         if is_still:
             self._take_still(frame)
         else:
             self._push(frame)
 
     def _geometry_of(self, frame: "VideoFrame") -> Geometry:
-        return make_geometry(frame.width, frame.height, self._reader.sar, rotation_deg(frame))
+        seen = frame.width, frame.height, self._reader.sar, rotation_deg(frame)
+        if seen not in self._geometries:
+            self._geometries[seen] = make_geometry(*seen, self._wanted)
+        return self._geometries[seen]
 
     def _take_still(self, frame: "VideoFrame") -> None:
-        color = self._scalers.color(frame)
+        pictures = self._pictures
         pack = PackBuilder(0, self._time_base)
-        pack.add_first(color)
-        geometry = self._scalers.geometry
+        pack.add_first(pictures.color(frame))
         self._windower.num_shots = 1
-        self._output.add_still(geometry, still_rungs(frame, geometry), pack)
-        self._prints.add(Fraction(0), Fraction(1, 1000), color)
+        rungs = still_rungs(frame, pictures.geometry)
+        self._output.add_still(pictures.geometry, pictures.color_json, rungs, pack)
+        self._prints.see(frame, 0, 1, self._reader.sar)
 
     def _needed_from_pts(self) -> int:
         """The earliest frame that a later clip may have."""
@@ -275,49 +274,64 @@ class _Pass:
             self._last_step = pts - before.pts
             self._see(before, pts)
             if geometry != before.geometry:
-                self._end_shot()
-        if self._scalers.geometry != geometry or not self._scalers.fits(frame):
-            self._scalers = _Scalers(frame, geometry)
-        self._waiting = _Source(pts, pts + 1, frame, self._scalers.small(frame), geometry)
+                self._end_shot(GAP)
+        if self._pictures.geometry is not geometry or not self._pictures.fits(frame):
+            self._pictures = Pictures(frame, geometry)
+        self._waiting = _Source(pts, pts + 1, frame, self._pictures.small(frame), self._pictures)
 
     def _see(self, item: _Source, end_pts: int) -> None:
         """Hand a frame whose end is known to the detector, and decided ones to the windower."""
         item.end_pts = self._end_pts = end_pts
-        begin_s = (item.pts - self._first_pts) * self._time_base
-        end_s = (end_pts - self._first_pts) * self._time_base
-        if self._prints.wants(end_s):
-            self._prints.add(begin_s, end_s, self._scalers.color(item.frame))
+        if item.frame is not None:
+            self._prints.see(item.frame, item.pts, end_pts, self._reader.sar)
+            if wants_color(item.pts, end_pts, self._first_pts, self._time_base):
+                item.color = item.pictures.color(item.frame)
         self._undecided.append(item)
-        self._place(self._detector.push(feature_picture(item.small)))
+        if len(self._undecided) > MAX_WHOLE_FRAMES:
+            self._make_top(self._undecided[-MAX_WHOLE_FRAMES - 1])
+        time_s = float((item.pts - self._first_pts) * self._time_base)
+        self._place(self._detector.push(feature_picture(item.small), time_s))
 
-    def _place(self, decided: list[bool]) -> None:
-        for is_cut in decided:
+    def _place(self, decided: list[Word]) -> None:
+        for word in decided:
             item = self._undecided.popleft()
-            events = self._windower.push(item.pts, item.end_pts, is_cut=is_cut)
-            self._ready[item.pts] = self._prepare(item, self._windower.possible_starts)
+            events = self._windower.push(item.pts, item.end_pts, word)
+            self._ready[item.pts] = Ready(
+                end_pts=item.end_pts,
+                geometry=item.geometry,
+                color_json=item.pictures.color_json,
+                color=item.color,
+                small=item.small,
+            )
+            if self._may_show(item, self._windower.possible_starts):
+                self._make_top(item)
+            else:
+                self._hold.drop(item.pts)
             self._follow(events)
 
-    def _prepare(self, item: _Source, starts: tuple[int, ...]) -> Ready:
-        is_colored = is_shown = False
+    def _may_show(self, item: _Source, starts: tuple[int, ...]) -> bool:
+        """Whether a clip that begins at one of `starts` shows a frame; at 60 a second not all."""
         for start in starts:
-            first, end = frame_span(item.pts, item.end_pts, start, self._time_base)
-            is_shown = is_shown or first < end
-            is_colored = is_colored or wants_color(item.pts, item.end_pts, start, self._time_base)
-        return Ready(
-            end_pts=item.end_pts,
-            geometry=item.geometry,
-            top=self._scalers.top(item.frame) if is_shown else None,
-            color=self._scalers.color(item.frame) if is_colored else None,
-            luma=full_range_luma(item.small),
-        )
+            first, end = frame_span(item.pts, item.end_pts, start, self._time_base, self._fps)
+            if first < end:
+                return True
+        return False
 
-    def _end_shot(self) -> None:
+    def _make_top(self, item: _Source) -> None:
+        """Keep a frame at the size of its top rung, and let go of it as it was decoded."""
+        frame, item.frame = item.frame, None
+        top = item.pictures.top(frame) if frame is not None else None
+        if top is not None:
+            self._hold.put(item.pts, top)
+
+    def _end_shot(self, kind: str = FILE) -> None:
         """Decide all that is in flight: at a gap, a new geometry, or the end of the file."""
         if self._waiting is not None:
             item, self._waiting = self._waiting, None
-            self._see(item, item.pts + self._length_of(item.frame))
+            if item.frame is not None:
+                self._see(item, item.pts + self._length_of(item.frame))
         self._place(self._detector.finish())
-        self._follow(self._windower.finish(self._end_pts))
+        self._follow(self._windower.finish(self._end_pts, kind))
 
     def _length_of(self, frame: "VideoFrame") -> int:
         """Ticks that a frame with no successor is shown."""
@@ -329,15 +343,15 @@ class _Pass:
     def _follow(self, events: list[Event]) -> None:
         for event in events:
             if isinstance(event, Opened):
-                geometry = self._ready[event.start_pts].geometry
-                self._clip = OpenClip(event, geometry, self._time_base)
-                continue
-            if isinstance(event, Dropped) or self._clip is None:
-                self._ready.pop(event.pts if isinstance(event, Dropped | Kept) else -1, None)
-            elif isinstance(event, Kept):
-                self._clip.add(event.pts, self._ready.pop(event.pts))
-            else:
-                self._output.add_clip(self._clip, event.end_pts)
+                self._clip = OpenClip(event, self._ready[event.start_pts], self._track)
+            elif isinstance(event, Dropped) or (isinstance(event, Kept) and self._clip is None):
+                self._ready.pop(event.pts, None)
+                self._hold.drop(event.pts)
+            elif isinstance(event, Kept) and self._clip is not None:
+                ready, top = self._ready.pop(event.pts), self._hold.take(event.pts)
+                self._clip.add(event.pts, ready, top)
+            elif isinstance(event, Closed) and self._clip is not None:
+                self._output.add_clip(self._clip, event)
                 self._clip = None
 
     # the end ---------------------------------------------------------------------------------
@@ -369,35 +383,10 @@ class _Pass:
             "num_errors": health.num_errors + self._reader.num_audio_errors,
             "decoded_s": float(decoded * self._time_base),
             "num_shots": self._windower.num_shots,
+            "num_transitions": self._windower.num_transitions,
             "clips": self._output.rows,
             "prints": self._prints.rows,
         }
-
-
-class _Prints:
-    """Perceptual hashes of the frames shown at each whole second from the first frame on."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self._next_s = 0
-
-    def wants(self, end_s: Fraction) -> bool:
-        """Whether a frame shown until `end_s` is the first to be shown at a whole second."""
-        return end_s > self._next_s
-
-    def add(self, begin_s: Fraction, end_s: Fraction, color: NDArray[np.uint8]) -> None:
-        value, mirrored, quality = hash_frame(color)
-        self._next_s = math.ceil(end_s)
-        self.rows.append(
-            {
-                "frame_index": len(self.rows),
-                "time_s": float(begin_s),
-                "hash": value.hex(),
-                "mirror_hash": mirrored.hex(),
-                "quality": quality,
-                "method": PRINT_METHOD,
-            }
-        )
 
 
 def _pts(frame: "VideoFrame") -> int:

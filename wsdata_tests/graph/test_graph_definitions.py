@@ -116,8 +116,8 @@ def test_no_asset_is_without_a_check(graph):
 def test_the_decode_pass_is_one_step(graph):
     keys = graph.assets_def_for_key(dg.AssetKey(["preprocess", "clips"])).keys
     assert {key.path[1] for key in keys} >= {
-        "clips", "transcodes_256p", "transcodes_512p", "transcodes_720p", "audio_tracks",
-        "frame_packs", "decode_status",
+        "clips", "transcodes_256p", "transcodes_512p", "transcodes_720p", "transcodes_1080p",
+        "transcodes_48fps", "audio_tracks", "frame_packs", "decode_status",
     }  # fmt: skip
 
 

@@ -167,8 +167,10 @@ def test_the_page_tells_every_contradiction_and_both_plans():
 
 
 def test_what_the_model_copies_is_what_the_project_does():
-    assert {rung: sizes["16:9"] for rung, sizes in RUNG_SIZES.items()} == capacity.RUNG_PIXELS
-    assert set(capacity.RUNG_PIXELS) == set(tables.RUNGS)
+    # 1080p is made of a few candidates; no plan of the model encodes it
+    made = {rung: sizes["16:9"] for rung, sizes in RUNG_SIZES.items() if rung != "1080p"}
+    assert made == capacity.RUNG_PIXELS
+    assert {*capacity.RUNG_PIXELS, "1080p"} == set(tables.RUNGS)
     a = Assumptions()
     for pool in ("nvdec", "vlm", "encode"):
         assert getattr(a, f"{pool}_gpus_per_pod") == POOLS[pool].gpu_count

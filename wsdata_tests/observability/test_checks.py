@@ -74,6 +74,24 @@ def test_rungs_follow_the_top_rung():
     assert scaled == "1 clips were scaled up to 512p: c2"
 
 
+def test_frames_at_48_a_second_are_those_of_sources_that_have_them():
+    clips = rows(
+        "clips",
+        {"clip_id": "fast", "source_fps": 59.94, "top_rung": "1080p", "num_frames": 48},
+        {"clip_id": "film", "source_fps": 24.0, "top_rung": "720p", "num_frames": 48},
+        {"clip_id": "tiny", "source_fps": 60.0, "num_frames": 48},
+    )
+    made = {"clip_id": "fast", "rung": "720p48", "num_frames": 96}
+    assert checks.fast_rung_faults(clips, rows("transcodes_48fps", made)) == []
+    (missing,) = checks.fast_rung_faults(clips, rows("transcodes_48fps"))
+    assert "fast" in missing
+    invented = rows("transcodes_48fps", made, made | {"clip_id": "film"})
+    (told,) = checks.fast_rung_faults(clips, invented)
+    assert told == "1 clips have frames at 48 fps that their source has not: film"
+    (told,) = checks.fast_rung_faults(clips, rows("transcodes_48fps", made | {"num_frames": 90}))
+    assert told == "1 clips have other than twice their frames at 48 fps: fast"
+
+
 def test_a_clip_without_score_or_reason_is_a_fault():
     good = rows(
         "motion_scores", score("c1"), score("c2"),

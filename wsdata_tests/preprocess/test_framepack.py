@@ -22,7 +22,9 @@ def _build(times_ms, end_ms, time_base=Fraction(1, 1000)):
     builder = PackBuilder(times_ms[0], time_base)
     for pts, end in zip(times_ms, [*times_ms[1:], end_ms], strict=True):
         shade = np.full((18, 32), pts % 251, np.uint8)
-        builder.add(pts, end, np.stack([shade] * 3, -1), shade)
+        is_color = wants_color(pts, end, 0, time_base)
+        color = np.stack([shade] * 3, -1) if is_color else None
+        builder.add(pts, end, color, lambda shade=shade: shade)
     return builder.finish()
 
 
