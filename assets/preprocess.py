@@ -11,6 +11,7 @@ from wsdata.steps import STEPS
 from wsdata.tables import FILTERS, RUNGS
 
 DECODE = STEPS["preprocess/decode"]
+ACTIONS = STEPS["preprocess/action_tracks"]
 GATES = STEPS["preprocess/gates"]
 
 SCORED = {
@@ -26,6 +27,7 @@ SCORED = {
     "audio": "Whether there is sound, how loud, and whether it is speech or music.",
     "overlay": "How much of the picture lies under burned-in text.",
     "text_tags": "Number plates and documents, by rule from the text read. A tag, never a gate.",
+    "actions": "Whether a track of actions follows the pictures, and by how much it is late.",
 }
 
 _PASS = {
@@ -47,7 +49,10 @@ _PASS = {
         kinds=frozenset({"parquet", "mp4"}),
     ),
     "audio_tracks": Shown(
-        description="Sound of each clip as Opus, where it is present and in sync; else why not.",
+        description=(
+            "Sound of each clip, where it is present and in sync, else why not: music as AAC in "
+            "stereo at 44.1 kHz, all other as Opus at 16 kHz."
+        ),
         kinds=frozenset({"parquet", "opus"}),
     ),
     "frame_packs": Shown(
@@ -64,6 +69,18 @@ _PASS = {
 
 assets: list[dg.AssetsDefinition | dg.AssetSpec] = [
     step_assets(DECODE, _PASS, steps=STEPS),
+    step_assets(
+        ACTIONS,
+        {
+            "action_tracks": Shown(
+                description=(
+                    "Tracks of actions and sensors, cut along each clip: rows as delivered, and "
+                    "values at its frames."
+                )
+            )
+        },
+        steps=STEPS,
+    ),
     *(
         step_assets(
             STEPS[f"preprocess/{name}_scores"],
@@ -116,7 +133,7 @@ checks: list[dg.AssetChecksDefinition] = [
     ),
     *(
         promise(
-            DECODE,
+            step,
             name,
             "one_for_each_clip",
             partial(promises.one_each_faults, what=what),
@@ -124,7 +141,11 @@ checks: list[dg.AssetChecksDefinition] = [
             is_blocking=True,
             description=f"Every clip has its {what}.",
         )
-        for name, what in (("audio_tracks", "word on its sound"), ("frame_packs", "frame pack"))
+        for step, name, what in (
+            (DECODE, "audio_tracks", "word on its sound"),
+            (DECODE, "frame_packs", "frame pack"),
+            (ACTIONS, "action_tracks", "word on its track of actions"),
+        )
     ),
     *(
         promise(

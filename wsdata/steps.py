@@ -11,8 +11,10 @@ from wsdata.lifecycle import retention, snapshot, takedown
 from wsdata.loader import proof
 from wsdata.observability import contamination, cost, drift, killrates, mirror
 from wsdata.orders import Step
+from wsdata.preprocess import actions as action_tracks
 from wsdata.preprocess import funnel, onepass
 from wsdata.preprocess.filters import (
+    actions,
     audio,
     faces,
     motion,
@@ -36,6 +38,7 @@ _ALL: tuple[Step, ...] = (
     fingerprint.STEP,
     neardup.STEP,
     onepass.STEP,
+    action_tracks.STEP,
     safety_list.STEP,
     technical.STEP,
     safety.STEP,
@@ -45,6 +48,7 @@ _ALL: tuple[Step, ...] = (
     audio.STEP,
     overlay.STEP,
     text_tags.STEP,
+    actions.STEP,
     funnel.STEP,
     embed.STEP,
     camera.STEP,

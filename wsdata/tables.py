@@ -48,7 +48,7 @@ _SCORES = _table(
 )  # fmt: skip
 FILTERS = (  # as they follow each other; see `preprocess.savings`
     "safety_list", "technical", "safety", "motion", "quality", "faces", "audio", "overlay",
-    "text_tags",
+    "text_tags", "actions",
 )  # fmt: skip
 
 TABLES: dict[str, Table] = {
