@@ -1,94 +1,267 @@
-"""Shot boundaries, frame by frame, a few frames behind the decoder.
+"""Shot boundaries, frame by frame, about a second behind the decoder.
 
-Where windows are cut inside a shot belongs to `windows`. The detector sees neighbouring frames
-alone and no clock, so that a variable frame rate cannot move a cut.
+Hard cuts are told here, dissolves and fades by `gradual`; where windows are cut inside a shot
+belongs to `windows`. Time is that of the time stamps, never a count of frames, so that neither a
+variable frame rate nor a high one moves a boundary.
 """
 
-from typing import TYPE_CHECKING
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 
-import numpy as np
-from numpy.typing import NDArray
+from wsdata.preprocess.gradual import GradualFinder, Transition
+from wsdata.preprocess.looks import Look, brightness, compare, difference, is_plain, white_share
 
-if TYPE_CHECKING:
-    from av import VideoFrame
-    from scenedetect.detectors import AdaptiveDetector
+MODEL_VERSION = "looks-1"
+LOOK_AHEAD_S = 1.25
+MAX_UNDECIDED = 80  # frames; bounds memory above 64 frames a second
+NEIGHBOURS = 4  # frames on either side whose differences a cut must stand out from
+BUSY_RANK = 3  # so many large differences nearby are motion; fewer are other cuts
+MIN_DIFFERENCE = 2.5  # levels of 255
+MIN_RATIO = 3.0
+MIN_BUSY = 0.3  # levels: what noise alone may do
+MIN_UNLIKE = 0.38
+FLASH_S = 0.45  # a light that is over by then ends no shot
+FLASH_UNLIKE = 0.3
+FLASH_WHITE_SHARE = 0.25
+BRIGHTER = 15.0  # levels
+RETURN_SHARE = 0.5  # of the way there: what comes nearer than this has turned back
+JOIN_S = 0.2  # two transitions this near are one
 
-MODEL_VERSION = "adaptive-3.0-scenedetect-0.7.2"
-ADAPTIVE_THRESHOLD = 3.0
-MIN_CONTENT_VALUE = 15.0
-REACH = 2  # frames on each side that a cut is judged by
+
+class Word(StrEnum):
+    """What the detector says of a frame."""
+
+    SAME = "same"  # of the shot of the frame before, or the first after a transition
+    CUT = "cut"  # the first of a new shot
+    FADE = "fade"  # between two shots: it belongs to neither
+    DISSOLVE = "dissolve"
+    TRIM = "trim"  # too near a cut
+
+    @property
+    def is_between(self) -> bool:
+        """Whether a frame belongs to no shot."""
+        return self in (Word.FADE, Word.DISSOLVE, Word.TRIM)
+
+    @property
+    def is_gradual(self) -> bool:
+        """Whether a frame is part of a transition."""
+        return self in (Word.FADE, Word.DISSOLVE)
 
 
-def feature_picture(small: "VideoFrame") -> NDArray[np.uint8]:
-    """Return what the detector looks at: BGR at half the size of a small yuv420p frame."""
-    import cv2
+@dataclass(slots=True)
+class _Seen:
+    """A frame, as far as it is judged."""
 
-    planes = np.ascontiguousarray(small.to_ndarray())
-    picture = cv2.cvtColor(planes, cv2.COLOR_YUV2BGR_I420)
-    size = (max(8, small.width // 2), max(8, small.height // 2))
-    return np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA), np.uint8)
+    look: Look
+    time_s: float
+    step: float  # difference to the frame before
+    word: Word = Word.SAME
+    is_step: bool = False  # a cut, unless it is a flash
 
 
 class ShotDetector:
-    """Says of every frame whether a shot begins with it, `REACH` frames later.
+    """Says of every frame what it is to the shots, `LOOK_AHEAD_S` later at most.
 
-    The first and last frame are repeated to the detector, so that cuts near either end are
-    judged like all others. Cuts may follow one another at once: what is too short to train on
-    is for `windows` to leave out, and a cut that went unnoticed would end up inside a clip.
+    Cuts may follow one another at once: what is too short to train on is for `windows` to leave
+    out, and a cut that went unnoticed would end up inside a clip.
+
+    Args:
+        trim_s: What is shown within this of a cut, on either side, belongs to no shot. In
+            [0, 0.5]: further ahead than that a flash cannot be told from a cut.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trim_s: float = 0.0) -> None:
+        self._trim_s = trim_s
         self._start()
 
     def _start(self) -> None:
-        self._detector: AdaptiveDetector | None = None
-        self._num_fed = 0
-        self._num_told = 0
-        self._cuts: set[int] = set()
-        self._last: NDArray[np.uint8] | None = None
+        self._finder = GradualFinder()
+        self._past: deque[_Seen] = deque(maxlen=32)  # decided, newest last
+        self._frames: deque[_Seen] = deque()  # undecided, oldest first
+        self._last: Look | None = None
+        self._last_cut_s = -math.inf
 
-    def push(self, picture_bgr: NDArray[np.uint8]) -> list[bool]:
-        """Take the next frame, BGR in [0, 255] at a fixed small size.
+    def push(self, look: Look, time_s: float) -> list[Word]:
+        """Take the next frame.
+
+        Args:
+            look: Its feature picture.
+            time_s: When it is shown, increasing.
 
         Returns:
-            For each frame decided by it, oldest first, whether it begins a shot. The first frame
-            of all does not: it begins one anyway.
+            The words on the frames that are decided by it, oldest first. The first frame of all
+            is no cut: it begins a shot anyway.
         """
-        if self._last is None:
-            for _ in range(REACH):
-                self._feed(picture_bgr)
-        self._last = picture_bgr
-        self._feed(picture_bgr)
-        return self._tell(self._num_fed - 2 * REACH)
+        step = 0.0 if self._last is None else difference(self._last, look)
+        self._last = look
+        self._frames.append(_Seen(look, time_s, step))
+        self._find_step(len(self._frames) - 1 - NEIGHBOURS)
+        for found in self._finder.push(look, time_s):
+            self._mark(found)
+        told: list[Word] = []
+        while time_s - self._frames[0].time_s >= LOOK_AHEAD_S or len(self._frames) > MAX_UNDECIDED:
+            told.append(self._decide())
+        return told
 
-    def finish(self) -> list[bool]:
+    def finish(self) -> list[Word]:
         """Decide the frames that are left, and be ready for a new, unrelated series."""
-        if self._last is None:
-            return []
-        for _ in range(REACH):
-            self._feed(self._last)
-        told = self._tell(self._num_fed - 2 * REACH)
+        for index in range(max(0, len(self._frames) - NEIGHBOURS), len(self._frames)):
+            self._find_step(index)
+        told = [self._decide() for _ in range(len(self._frames))]
         self._start()
         return told
 
-    def _feed(self, picture_bgr: NDArray[np.uint8]) -> None:
-        from scenedetect import FrameTimecode
-        from scenedetect.detectors import AdaptiveDetector
+    # gradual -----------------------------------------------------------------------------------
 
-        if self._detector is None:
-            self._detector = AdaptiveDetector(
-                adaptive_threshold=ADAPTIVE_THRESHOLD,
-                min_content_val=MIN_CONTENT_VALUE,
-                min_scene_len=1,
-                window_width=REACH,
-            )
-        # the frame number alone goes in and comes out: 1 frame a second keeps it exact
-        code = FrameTimecode(self._num_fed, fps=1.0)
-        self._cuts |= {cut.frame_num for cut in self._detector.process_frame(code, picture_bgr)}
-        self._num_fed += 1
+    def _mark(self, found: Transition) -> None:
+        word = Word.FADE if found.is_fade else Word.DISSOLVE
+        begin_s = found.begin_s
+        for seen in itertools.chain(self._past, self._frames):  # join to one that ends just before
+            if seen.word.is_gradual and begin_s - JOIN_S <= seen.time_s < begin_s:
+                begin_s = seen.time_s
+                break
+        for seen in self._frames:
+            if begin_s < seen.time_s < found.end_s and not seen.word.is_gradual:
+                seen.word = word
+        if found.is_fade:
+            self._mark_plain_before(begin_s)
 
-    def _tell(self, num_decided: int) -> list[bool]:
-        told = [index + REACH in self._cuts for index in range(self._num_told, num_decided)]
-        self._num_told = max(self._num_told, num_decided)
-        self._cuts = {cut for cut in self._cuts if cut >= self._num_told + REACH}
-        return told
+    def _mark_plain_before(self, begin_s: float) -> None:
+        """What a picture fades in from belongs to no shot either."""
+        for seen in reversed(self._frames):
+            if seen.time_s <= begin_s and not seen.word.is_gradual:
+                if seen.is_step or not is_plain(seen.look):
+                    return
+                seen.word = Word.FADE
+
+    def _unmark_return(self) -> None:
+        """Take a transition back that ends where it began: a light, or something that passed."""
+        before = self._past[-1] if self._past else None
+        marked = self._leading_run()
+        if before is None or not marked:
+            return
+        away = [difference(before.look, seen.look) for seen in marked]
+        top = max(range(len(away)), key=away.__getitem__)
+        peak = marked[top]
+        is_light = brightness(peak.look) > brightness(before.look) + BRIGHTER
+        if peak.word is Word.FADE and not is_light:
+            return
+        for seen in list(self._frames)[top + 1 :: 2]:
+            near = difference(before.look, seen.look) < RETURN_SHARE * away[top]
+            if near and self._is_like(before, seen):
+                for other in marked:
+                    other.word = Word.SAME
+                return
+
+    def _leading_run(self) -> list[_Seen]:
+        run: list[_Seen] = []
+        for seen in self._frames:
+            if not seen.word.is_gradual:
+                break
+            run.append(seen)
+        return run
+
+    # cuts --------------------------------------------------------------------------------------
+
+    def _decide(self) -> Word:
+        frame = self._frames[0]
+        was = self._past[-1].word if self._past else None
+        if frame.word.is_gradual and not (was and was.is_gradual):
+            self._unmark_return()
+        if was is Word.FADE and not frame.word.is_gradual and is_plain(frame.look):
+            frame.word = Word.FADE
+        if not frame.word.is_gradual:
+            frame.word = self._word_on_cuts(frame)
+        self._past.append(self._frames.popleft())
+        return frame.word
+
+    def _word_on_cuts(self, frame: _Seen) -> Word:
+        is_cut = self._is_cut(0)
+        if is_cut:
+            self._last_cut_s = frame.time_s
+        if self._trim_s <= 0:
+            return Word.CUT if is_cut else Word.SAME
+        if frame.time_s - self._last_cut_s < self._trim_s:
+            return Word.TRIM
+        for index in range(1, len(self._frames)):
+            if self._frames[index].time_s - frame.time_s > self._trim_s:
+                break
+            if self._is_cut(index):
+                return Word.TRIM
+        return Word.SAME
+
+    def _before(self, index: int) -> _Seen | None:
+        if index:
+            return self._frames[index - 1]
+        return self._past[-1] if self._past else None
+
+    def _find_step(self, index: int) -> None:
+        """Note whether an undecided frame, whose neighbours are known, differs like a cut."""
+        if index < 0 or self._frames[index].step < MIN_DIFFERENCE:
+            return
+        frame = self._frames[index]
+        before = self._before(index)
+        if before is None or frame.step < MIN_RATIO * (self._busy(index) + MIN_BUSY):
+            return
+        likeness = compare(before.look, frame.look)
+        frame.is_step = likeness.unlike >= MIN_UNLIKE or likeness.is_one_plain
+        if frame.is_step:
+            self._finder.bar(frame.time_s)
+
+    def _busy(self, index: int) -> float:
+        """How much frames near one differ, a few other cuts aside."""
+        stop = min(index + NEIGHBOURS + 1, len(self._frames))
+        steps = [self._frames[i].step for i in range(max(0, index - NEIGHBOURS), stop)]
+        del steps[min(index, NEIGHBOURS)]
+        missing = NEIGHBOURS - index
+        if missing > 0:
+            steps += [self._past[i].step for i in range(max(-missing, -len(self._past)), 0)]
+        steps.sort(reverse=True)
+        return steps[min(BUSY_RANK, len(steps)) - 1] if steps else 0.0
+
+    def _is_cut(self, index: int) -> bool:
+        frame, before = self._frames[index], self._before(index)
+        if before is None or not frame.is_step or before.word.is_gradual:
+            return False
+        return not frame.word.is_gradual and not self._is_flash(index)
+
+    def _is_flash(self, index: int) -> bool:
+        """Whether the picture turns white here, or was, with one shot on both sides of that."""
+        frame, before = self._frames[index], self._before(index)
+        if before is None:
+            return False
+        if self._is_white(frame, before):
+            return any(self._is_like(before, seen) for seen in self._soon(index))
+        if self._is_white(before, frame):
+            return any(self._is_like(seen, frame) for seen in self._lately(index))
+        return False
+
+    @staticmethod
+    def _is_white(bright: _Seen, other: _Seen) -> bool:
+        return (
+            white_share(bright.look) >= FLASH_WHITE_SHARE
+            and brightness(bright.look) > brightness(other.look) + BRIGHTER
+        )
+
+    @staticmethod
+    def _is_like(one: _Seen, two: _Seen) -> bool:
+        likeness = compare(one.look, two.look)
+        return likeness.unlike < FLASH_UNLIKE and not likeness.is_one_plain
+
+    def _soon(self, index: int) -> Iterator[_Seen]:
+        now_s = self._frames[index].time_s
+        for seen in itertools.islice(self._frames, index + 1, None):
+            if seen.time_s - now_s > FLASH_S:
+                return
+            yield seen
+
+    def _lately(self, index: int) -> Iterator[_Seen]:
+        now_s = self._frames[index].time_s
+        for seen in reversed([*self._past, *itertools.islice(self._frames, index)][:-1]):
+            if now_s - seen.time_s > FLASH_S:
+                return
+            yield seen

@@ -1,13 +1,31 @@
 """Shots to clips: training windows inside one shot, decided while frames stream past.
 
-A window never crosses a cut. It closes at the target length once the shot has gone on for the
-minimum length after that; a shorter tail joins the window before it, so that every window is
-between the minimum and target + minimum long. What is shorter than the minimum gives no clip.
+A window never crosses a cut, and holds no frame of a fade or a dissolve. It closes at the target
+length once the shot has gone on for the minimum length after that; a shorter tail joins the
+window before it, so that every window is between the minimum and target + minimum long. What is
+shorter than the minimum gives no clip.
+
+Continuous sources are cut into episodes: the target is a part of the file's own length that
+leaves no short rest, and `shots` takes nothing for a cut but what no camera could do.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+
+from wsdata.preprocess.shots import Word
+
+CUT, FADE, DISSOLVE, WINDOW, GAP, FILE = KINDS = (
+    "cut",
+    "fade",
+    "dissolve",
+    "window",
+    "gap",
+    "file",
+)  # what a window begins and ends at
+_KIND_OF = {
+    Word.CUT: CUT, Word.TRIM: CUT, Word.FADE: FADE, Word.DISSOLVE: DISSOLVE, Word.SAME: FILE,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +43,19 @@ class WindowRule:
                 f"target of {self.target_s} s: expected min <= target <= max - 2 x min"
             )
 
+    def planned(self, length_s: float | None) -> "WindowRule":
+        """Return the rule for a file that is one episode, with windows of equal length.
+
+        Args:
+            length_s: What the file is said to last. It need not be right: the target stays at
+                least what it was, and the maximum is kept.
+        """
+        if length_s is None or length_s < self.target_s:
+            return self
+        longest_s = self.max_s - 2 * self.min_s
+        target_s = length_s / int(length_s / self.target_s)
+        return replace(self, target_s=min(target_s, longest_s))
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -33,6 +64,7 @@ class Opened:
     start_pts: int
     shot_index: int
     window_index: int
+    start_kind: str = FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +86,7 @@ class Closed:
     """The open window ends before `end_pts`."""
 
     end_pts: int
+    end_kind: str = FILE
 
 
 Event = Opened | Kept | Dropped | Closed
@@ -66,11 +99,14 @@ class Windower:
     time_base: Fraction
     rule: WindowRule = field(default_factory=WindowRule)
     num_shots: int = 0
+    num_transitions: int = 0
     _start: int | None = None
     _index: int = 0
     _is_open: bool = False
     _boundary: int | None = None
     _held: deque[int] = field(default_factory=deque[int])
+    _word: Word = Word.SAME  # the last that was no `SAME`, while no shot has begun after it
+    _kind: str = FILE
 
     @property
     def possible_starts(self) -> tuple[int, ...]:
@@ -80,36 +116,54 @@ class Windower:
     def _ticks(self, seconds: float) -> Fraction:
         return Fraction(seconds) / self.time_base
 
-    def push(self, pts: int, end_pts: int, *, is_cut: bool) -> list[Event]:
-        """Take the next frame, shown in [pts, end_pts); `is_cut` where a shot begins with it."""
+    def push(self, pts: int, end_pts: int, word: Word = Word.SAME) -> list[Event]:
+        """Take the next frame, shown in [pts, end_pts), and what the detector says of it."""
         events: list[Event] = []
-        if is_cut or self._start is None:
-            events += self.finish(pts)
-            self._start, self._index = pts, 0
-            self.num_shots += 1
+        if word is not Word.SAME:
+            events += self.finish(pts, _KIND_OF[word])
+            is_gradual = word in (Word.FADE, Word.DISSOLVE)
+            if is_gradual and self._word not in (Word.FADE, Word.DISSOLVE):
+                self.num_transitions += 1
+            self._word = word
+        if word.is_between:
+            return [*events, Dropped(pts)]
+        if self._start is None:
+            self._begin(pts)
         self._held.append(pts)
         if self._is_open and self._boundary is None and self._is_long(pts, self.rule.target_s):
             self._boundary = pts
         if self._boundary is not None and end_pts - self._boundary >= self._ticks(self.rule.min_s):
-            events.append(Closed(self._boundary))
+            events.append(Closed(self._boundary, WINDOW))
             self._start, self._boundary, self._is_open = self._boundary, None, False
-            self._index += 1
-        if not self._is_open and self._is_long(end_pts, self.rule.min_s):
-            events.append(Opened(self._start, self.num_shots - 1, self._index))
+            self._index, self._kind = self._index + 1, WINDOW
+        if (
+            not self._is_open
+            and self._start is not None
+            and self._is_long(end_pts, self.rule.min_s)
+        ):
+            shot_index = self.num_shots - 1
+            events.append(Opened(self._start, shot_index, self._index, self._kind))
             self._is_open = True
         if self._is_open and self._boundary is None:
             events += self._release()
         return events
 
-    def finish(self, end_pts: int) -> list[Event]:
-        """End the shot at `end_pts`: at a cut, at a gap, or where the file ends."""
+    def _begin(self, pts: int) -> None:
+        if self._word is not Word.SAME:
+            self._kind = _KIND_OF[self._word]
+        self._start, self._index, self._word = pts, 0, Word.SAME
+        self.num_shots += 1
+
+    def finish(self, end_pts: int, kind: str = FILE) -> list[Event]:
+        """End the shot at `end_pts`, for a reason of `KINDS`; what follows begins for it too."""
         events: list[Event] = []
         if self._is_open:
-            events = [*self._release(), Closed(end_pts)]
+            events = [*self._release(), Closed(end_pts, kind)]
         else:
             events += [Dropped(pts) for pts in self._held]
             self._held.clear()
         self._start, self._boundary, self._is_open = None, None, False
+        self._word, self._kind = Word.SAME, kind
         return events
 
     def _is_long(self, pts: int, seconds: float) -> bool:

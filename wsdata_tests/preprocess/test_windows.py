@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wsdata.preprocess.shots import Word
 from wsdata.preprocess.windows import Closed, Dropped, Kept, Opened, Windower, WindowRule
 
 TB = Fraction(1, 1000)
@@ -17,7 +18,7 @@ def _stream(frames):
     windower = Windower(time_base=TB, rule=RULE)
     events, most_held, held = [], 0, 0
     for pts, end, is_cut in frames:
-        told = windower.push(pts, end, is_cut=is_cut)
+        told = windower.push(pts, end, Word.CUT if is_cut else Word.SAME)
         held += 1 - sum(isinstance(event, Kept | Dropped) for event in told)
         most_held = max(most_held, held)
         events += told
