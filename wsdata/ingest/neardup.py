@@ -5,33 +5,23 @@ pairs, so that arrival order cannot change them. The cut drops what is not canon
 dropped here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from wsdata import tables
-from wsdata.media.phash import distances, unpack_hashes
+from wsdata.catalog.objects import read_object
+from wsdata.ingest import print_match
+from wsdata.ingest.print_candidates import candidate_pairs
+from wsdata.ingest.print_match import PrintedAsset, match_assets, printed_assets
 from wsdata.orders import Input, Step, StepResult, StepRun
 
-MATCH_VERSION = "match-1"
-MAX_DISTANCE = 31  # of 256 bits: what PDQ's authors call a match; unrelated frames lie above 70
-MIN_QUALITY = 50  # below, a frame has too little in it to vote
-MIN_COVERAGE = 0.5  # of the voting frames of both, for a whole match
-MIN_BEST_COVERAGE = 0.7  # of the voting frames of one of them
-MIN_VOTING_SHARE = 0.5  # of an asset's frames, for a whole match
-# a logo or a drawn border moves every frame alike, so frames at the same time are held to less
-ALIGNED_DISTANCE = 64.0
-MIN_ALIGNED = 5
-_ALIGNED_S = 0.25
-MIN_SPAN_FRAMES = 3
-MIN_SPAN_S = 3.0
-_DIAGONAL_S = 2.0  # width of the band in which matches of one span lie
-_MAX_SPANS = 4
-_BLOCK = 1 << 22  # distances in memory at once
+MATCH_VERSION = "match-2"
+MIN_QUALITY = print_match.MIN_QUALITY
+MAX_DISTANCE = print_match.MAX_DISTANCE
+_READ = ("fingerprints", "probes", "audio_prints")
 
 STEP = Step(
     stage="ingest",
@@ -41,193 +31,63 @@ STEP = Step(
     partition="drop",
     assets={"near_duplicates": ("match_pairs", "asset_quality")},
     inputs=(
-        Input(table="fingerprints"),
-        Input(table="probes"),
-        Input(table="fingerprints", scope="all", is_context=True),
-        Input(table="probes", scope="all", is_context=True),
+        *(Input(table=table) for table in _READ),
+        *(Input(table=table, scope="all", is_context=True) for table in _READ),
     ),
     params_of=lambda _: {
         "max_distance": MAX_DISTANCE,
         "min_quality": MIN_QUALITY,
-        "min_coverage": [MIN_COVERAGE, MIN_BEST_COVERAGE, MIN_VOTING_SHARE],
+        "min_coverage": [
+            print_match.MIN_COVERAGE,
+            print_match.MIN_BEST_COVERAGE,
+            print_match.MIN_VOTING_SHARE,
+        ],
+        "max_sound_error": print_match.MAX_SOUND_ERROR,
     },
     description="Pairs of raw assets that show the same, whole or in part, over all drops.",
 )
 
 
 @dataclass(frozen=True, slots=True)
-class _Asset:
-    """The voting frames of one asset, in order of time."""
+class Printed:
+    """Rows of ``fingerprints``, ``probes`` and ``audio_prints`` about the same assets."""
 
-    asset_id: str
-    is_image: bool
-    duration_s: float
-    num_frames: int
-    time_s: NDArray[np.float64]
-    hashes: NDArray[np.uint8]
-    mirrors: NDArray[np.uint8]
+    prints: pl.DataFrame
+    probes: pl.DataFrame
+    sounds: pl.DataFrame
 
 
-def _assets_of(prints: pl.DataFrame, probes: pl.DataFrame) -> list[_Asset]:
-    columns = probes.unique("asset_id").select("asset_id", "media_kind", "duration_s")
-    facts = {row["asset_id"]: row for row in columns.to_dicts()}
-    found: list[_Asset] = []
-    ordered = prints.unique(["asset_id", "frame_index"]).sort("asset_id", "frame_index")
-    for (asset_id,), frames in ordered.group_by("asset_id", maintain_order=True):
-        voting = frames.filter(pl.col("quality") >= MIN_QUALITY)
-        if voting.is_empty():
-            continue
-        fact = facts.get(str(asset_id), {})
-        found.append(
-            _Asset(
-                asset_id=str(asset_id),
-                is_image=fact.get("media_kind") == "image",
-                duration_s=fact.get("duration_s") or 0.0,
-                num_frames=frames.height,
-                time_s=voting["time_s"].to_numpy(),
-                hashes=unpack_hashes(voting["hash"].to_list()),
-                mirrors=unpack_hashes(voting["mirror_hash"].to_list()),
-            )
-        )
-    return found
-
-
-def _candidates(mine: list[_Asset], known: list[_Asset]) -> list[tuple[int, int]]:
-    """Pairs (index of mine, index of known) with a frame within reach, plain or mirrored."""
-    if not mine or not known:
-        return []
-    owners = np.repeat(np.arange(len(known)), [len(asset.hashes) for asset in known])
-    hashes = np.concatenate([asset.hashes for asset in known])
-    pairs: set[tuple[int, int]] = set()
-    for index, asset in enumerate(mine):
-        wanted = np.concatenate([asset.hashes, asset.mirrors])
-        step = max(1, _BLOCK // len(wanted))
-        for start in range(0, len(hashes), step):
-            near = distances(wanted, hashes[start : start + step]).min(axis=0) <= MAX_DISTANCE
-            pairs |= {(index, int(one)) for one in np.unique(owners[start : start + step][near])}
-    return sorted(pairs)
-
-
-def _spans(a: _Asset, b: _Asset, is_near: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
-    """Runs of matched frames that keep one time offset, longest first: rows of (a, b) indices."""
-    rows, columns = np.nonzero(is_near)
-    spans: list[NDArray[np.intp]] = []
-    while len(rows) >= MIN_SPAN_FRAMES and len(spans) < _MAX_SPANS:
-        offsets = b.time_s[columns] - a.time_s[rows]
-        order = np.argsort(offsets, kind="stable")
-        ends = np.searchsorted(offsets[order], offsets[order] + _DIAGONAL_S, side="right")
-        counts = [len(set(rows[order[i:end]].tolist())) for i, end in enumerate(ends)]
-        best = int(np.argmax(counts))
-        inside = np.sort(order[best : ends[best]])
-        frames = rows[inside]
-        long_s = min(np.ptp(a.time_s[frames]), np.ptp(b.time_s[columns[inside]]))
-        if counts[best] < MIN_SPAN_FRAMES or long_s < MIN_SPAN_S:
-            break
-        spans.append(np.stack([frames, columns[inside]], axis=1))
-        is_left = ~np.isin(rows, frames)
-        rows, columns = rows[is_left], columns[is_left]
-    return spans
-
-
-def _is_aligned_copy(a: _Asset, b: _Asset, apart: NDArray[np.uint16]) -> bool:
-    """Whether two videos of one length differ in every frame by no more than a logo does."""
-    if abs(a.duration_s - b.duration_s) > 0.5 + 0.01 * max(a.duration_s, b.duration_s):
-        return False
-    nearest = np.abs(b.time_s[None, :] - a.time_s[:, None])
-    columns = nearest.argmin(axis=1)
-    rows = np.flatnonzero(nearest.min(axis=1) <= _ALIGNED_S)
-    if len(rows) < max(MIN_ALIGNED, MIN_COVERAGE * len(a.time_s)):
-        return False
-    return float(np.median(apart[rows, columns[rows]])) <= ALIGNED_DISTANCE
-
-
-def _is_whole(
-    a: _Asset, b: _Asset, apart: NDArray[np.uint16], coverage_a: float, coverage_b: float
-) -> bool:
-    votes_a, votes_b = len(a.hashes), len(b.hashes)
-    if a.is_image != b.is_image:
-        return False
-    if min(votes_a / a.num_frames, votes_b / b.num_frames) < MIN_VOTING_SHARE:
-        return False
-    lowest, highest = sorted((coverage_a, coverage_b))
-    if lowest >= MIN_COVERAGE and highest >= MIN_BEST_COVERAGE:
-        # one matched frame is a whole match of stills, and of clips that have no more
-        return min(coverage_a * votes_a, coverage_b * votes_b) >= min(2, votes_a, votes_b)
-    return _is_aligned_copy(a, b, apart) or _is_aligned_copy(b, a, apart.T)
-
-
-def match_assets(a: _Asset, b: _Asset) -> list[dict[str, Any]]:
-    """Match two assets, `a.asset_id` the smaller: rows of ``match_pairs``, none for strangers."""
-    plain, mirrored = distances(a.hashes, b.hashes), distances(a.hashes, b.mirrors)
-    is_mirrored = bool((mirrored <= MAX_DISTANCE).sum() > (plain <= MAX_DISTANCE).sum())
-    apart = mirrored if is_mirrored else plain
-    is_near = apart <= MAX_DISTANCE
-    hit_a, hit_b = is_near.any(axis=1), is_near.any(axis=0)
-    if not hit_a.any():
-        return []
-    base = {
-        "asset_a": a.asset_id,
-        "asset_b": b.asset_id,
-        "coverage_a": round(float(hit_a.mean()), 6),
-        "coverage_b": round(float(hit_b.mean()), 6),
-        "is_mirrored": is_mirrored,
-    }
-    if _is_whole(a, b, apart, float(hit_a.mean()), float(hit_b.mean())):
-        return [
-            {
-                **base,
-                "kind": "whole",
-                "mean_distance": round(float(apart.min(axis=1)[hit_a].mean()), 6),
-                "a_start_s": float(a.time_s[hit_a].min()),
-                "a_end_s": float(a.time_s[hit_a].max()),
-                "b_start_s": float(b.time_s[hit_b].min()),
-                "b_end_s": float(b.time_s[hit_b].max()),
-                "num_matched": int(hit_a.sum()),
-            }
-        ]
-    if a.is_image or b.is_image:
-        return []
-    return [
-        {
-            **base,
-            "kind": "span",
-            "mean_distance": round(float(apart[span[:, 0], span[:, 1]].mean()), 6),
-            "a_start_s": float(a.time_s[span[:, 0]].min()),
-            "a_end_s": float(a.time_s[span[:, 0]].max()),
-            "b_start_s": float(b.time_s[span[:, 1]].min()),
-            "b_end_s": float(b.time_s[span[:, 1]].max()),
-            "num_matched": len(np.unique(span[:, 0])),
-        }
-        for span in _spans(a, b, is_near)
-    ]
-
-
-def match_prints(
-    prints: pl.DataFrame, probes: pl.DataFrame, known_prints: pl.DataFrame, known: pl.DataFrame
-) -> pl.DataFrame:
+def match_prints(drop: Printed, known: Iterable[Printed]) -> pl.DataFrame:
     """Match a drop's assets with each other and with all known ones.
 
     Args:
-        prints: Rows of ``fingerprints`` of the drop.
-        probes: Rows of ``probes`` of the drop.
-        known_prints: Rows of ``fingerprints`` of all drops, with or without this one.
-        known: Rows of ``probes`` of the same.
+        drop: What the drop's assets look and sound like.
+        known: The same of other drops, one after another, with or without this one; only one is
+            held at a time.
 
     Returns:
         Rows of ``match_pairs``: ``whole`` where two assets show the same body, else ``span``
         for each stretch that they share.
     """
-    mine = _assets_of(prints, probes)
-    others = _assets_of(pl.concat([known_prints, prints]), pl.concat([known, probes]))
+    mine = printed_assets(drop.prints, drop.probes, drop.sounds)
     seen: set[tuple[str, str]] = set()
     rows: list[dict[str, Any]] = []
-    for i, j in _candidates(mine, others):
-        a, b = sorted((mine[i], others[j]), key=lambda asset: asset.asset_id)
-        if a.asset_id == b.asset_id or (a.asset_id, b.asset_id) in seen:
-            continue
-        seen.add((a.asset_id, b.asset_id))
-        rows += match_assets(a, b)
+    for others in _assets_of_each(mine, known):
+        for i, j in candidate_pairs(mine, others):
+            a, b = sorted((mine[i], others[j]), key=lambda asset: asset.asset_id)
+            if a.asset_id == b.asset_id or (a.asset_id, b.asset_id) in seen:
+                continue
+            seen.add((a.asset_id, b.asset_id))
+            rows += match_assets(a, b)
     return tables.rows_of("match_pairs", rows)
+
+
+def _assets_of_each(
+    mine: list[PrintedAsset], known: Iterable[Printed]
+) -> Iterator[list[PrintedAsset]]:
+    yield mine
+    for one in known:
+        yield printed_assets(one.prints, one.probes, one.sounds)
 
 
 def quality_rows(probes: pl.DataFrame) -> pl.DataFrame:
@@ -304,18 +164,29 @@ def canonical_copies(
     return group_near_duplicates(match_pairs, ranked)
 
 
+def _known(run: StepRun) -> Iterator[Printed]:
+    """What the other drops' objects hold, one by one, so that memory follows the largest."""
+    refs = {
+        table: {ref.partition: ref for ref in run.order.context.get(table, [])} for table in _READ
+    }
+    for drop in sorted(set(refs["fingerprints"]) - {run.order.partition}):
+        yield Printed(
+            *(
+                read_object(run.store, refs[table][drop])
+                if drop in refs[table]
+                else tables.empty(table)
+                for table in _READ
+            )
+        )
+
+
 def run(run: StepRun) -> StepResult:
     """Match a drop's assets with all live ones, and rank the copies."""
-    probes = run.read("probes")
-    pairs = match_prints(
-        run.read("fingerprints"),
-        probes,
-        run.read_context("fingerprints"),
-        run.read_context("probes"),
-    )
+    drop = Printed(*(run.read(table) for table in _READ))
+    pairs = match_prints(drop, _known(run))
     num_whole = pairs.filter(pl.col("kind") == "whole").height
     return StepResult(
-        tables={"match_pairs": pairs, "asset_quality": quality_rows(probes)},
+        tables={"match_pairs": pairs, "asset_quality": quality_rows(drop.probes)},
         metrics={"num_whole": num_whole, "num_spans": pairs.height - num_whole},
         display={"near_duplicates": _display(pairs, num_whole)},
     )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 HASH_VERSION = "pdq-2"
 HASH_BYTES = 32
 HASH_BITS = 256
+CARD_QUALITY = 40  # drawn pictures have no vote, and yet are not empty
 MAX_SIDE_PX = 512
 
 _BAR_LUMA = 32  # limited-range black with coding noise
@@ -34,7 +35,8 @@ class FrameHashes(NamedTuple):
     Attributes:
         plain: Hash of the picture.
         mirror: Hash of the mirrored picture.
-        quality: In [0, 100], how much there is in the picture to tell it by; 0 for drawn cards.
+        quality: In [0, 100], how much there is in the picture to tell it by; at most
+            `CARD_QUALITY` for drawn cards.
         core: Hash of its inner part; None where there is too little in that.
         core_mirror: The same of the mirrored picture.
     """
@@ -117,7 +119,7 @@ def hash_picture(rgb_hwc: NDArray[np.uint8]) -> FrameHashes:
     picture = np.ascontiguousarray(_shrink(crop_bars(rgb_hwc)))
     plain, mirror, quality = _pdq(picture)
     if is_card(picture):
-        return FrameHashes(plain, mirror, 0, None, None)
+        return FrameHashes(plain, mirror, min(quality, CARD_QUALITY), None, None)
     height, width = picture.shape[:2]
     top, left = round(height * _CORE_MARGIN), round(width * _CORE_MARGIN)
     inner = np.ascontiguousarray(picture[top : height - top, left : width - left])
@@ -135,11 +137,12 @@ def hash_frame(rgb_hwc: NDArray[np.uint8]) -> tuple[bytes, bytes, int]:
 
     Returns:
         The PDQ hash, the hash of the mirrored picture (32 bytes each), and the quality in
-        [0, 100]: how much there is in the picture to tell it by, 0 for drawn cards.
+        [0, 100]: how much there is in the picture to tell it by, at most `CARD_QUALITY` for
+        drawn cards.
     """
     picture = np.ascontiguousarray(_shrink(crop_bars(rgb_hwc)))
     plain, mirror, quality = _pdq(picture)
-    return plain, mirror, 0 if is_card(picture) else quality
+    return plain, mirror, min(quality, CARD_QUALITY) if is_card(picture) else quality
 
 
 def hamming(a: bytes, b: bytes) -> int:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wsdata import tables
 from wsdata.ingest import neardup
-from wsdata.ingest.neardup import group_near_duplicates, match_prints, quality_rows
+from wsdata.ingest.neardup import Printed, group_near_duplicates, match_prints, quality_rows
 from wsdata_tests.orders_support import new_store, order_of, put_rows, rows_made, run_step
 
 
@@ -51,9 +51,8 @@ def _like(frames, num_bits, seed=1):
 def _match(*assets):
     prints = tables.rows_of("fingerprints", [row for rows, _ in assets for row in rows])
     probes = tables.rows_of("probes", [probe for _, probe in assets])
-    return match_prints(
-        prints, probes, tables.empty("fingerprints"), tables.empty("probes")
-    ).to_dicts()
+    sounds = tables.empty("audio_prints")
+    return match_prints(Printed(prints, probes, sounds), []).to_dicts()
 
 
 BODY = _body(range(10))
@@ -219,13 +218,14 @@ def _run_drops(tmp_path, order):
         "y": _asset("c", _like(BODY, 12)),
         "z": _asset("b", _like(BODY, 9, seed=5)),
     }
-    refs = {"fingerprints": [], "probes": []}
+    refs = {"fingerprints": [], "probes": [], "audio_prints": []}
     found = []
     for drop in order:
         prints, probe = drops[drop]
         mine = {
             "fingerprints": [put_rows(store, "fingerprints", prints, drop)],
             "probes": [put_rows(store, "probes", [probe], drop)],
+            "audio_prints": [put_rows(store, "audio_prints", [], drop)],
         }
         for table, made in mine.items():
             refs[table] = refs[table] + made
