@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from wsdata import tables
 from wsdata.curate.corpus import unify_rows
 from wsdata.ingest.neardup import MIN_QUALITY
+from wsdata.ingest.print_index import near_pairs
+from wsdata.media.phash import unpack_hashes
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Decontamination
 
-HASH_BYTES = 32
 WHOLE_ASSET_SHARE = 0.5  # of an asset's clips that match, from which on all of them go
 EMBEDDING_BLOCK = 8192  # clips compared with the vault at a time; bounds memory
 
@@ -51,11 +52,11 @@ def eval_hits(
     known = clips.select("clip_id", "asset_id", "media_kind", "start_s", "end_s")
     hits = pl.concat(
         [
-            _fingerprint_hits(known, prints, vault_prints, settings),
+            fingerprint_hits(known, prints, vault_prints, settings),
             _embedding_hits(known, embeddings, vault_prints, settings),
         ]
     )
-    return tables.conform("eval_matches", pl.concat([hits, _asset_hits(known, hits)]))
+    return tables.conform("eval_matches", pl.concat([hits, asset_hits(known, hits)]))
 
 
 def _no_hits() -> pl.DataFrame:
@@ -63,20 +64,28 @@ def _no_hits() -> pl.DataFrame:
 
 
 def _voting(prints: pl.DataFrame) -> pl.DataFrame:
-    return prints.filter(pl.col("hash").is_not_null() & (pl.col("quality") >= MIN_QUALITY))
+    has_vote = pl.col("quality").fill_null(MIN_QUALITY) >= MIN_QUALITY
+    return prints.filter(pl.col("hash").is_not_null() & has_vote)
 
 
-def _packed(hashes: pl.Series) -> NDArray[np.uint8]:
-    """Hashes as an array (n, 32)."""
-    return np.frombuffer(b"".join(hashes.to_list()), np.uint8).reshape(-1, HASH_BYTES)
-
-
-def _fingerprint_hits(
+def fingerprint_hits(
     clips: pl.DataFrame,
     prints: pl.DataFrame,
-    vault_prints: pl.DataFrame,
+    references: pl.DataFrame,
     settings: Decontamination,
 ) -> pl.DataFrame:
+    """Match clips against frames of reference material, whole or in their inner parts.
+
+    Args:
+        clips: As for `eval_hits`.
+        prints: As for `eval_hits`.
+        references: ``asset_id, level, hash, mirror_hash, core_hash, core_mirror_hash, quality``;
+            rows of level ``frame`` count.
+        settings: When a clip counts as a copy.
+
+    Returns:
+        Rows of ``eval_matches``, of method ``fingerprint``; ``eval_asset_id`` is the reference's.
+    """
     votes = (
         _voting(prints)
         .unique(subset=["asset_id", "method", "frame_index"], keep="first", maintain_order=True)
@@ -86,10 +95,13 @@ def _fingerprint_hits(
             | ((pl.col("time_s") >= pl.col("start_s")) & (pl.col("time_s") < pl.col("end_s")))
         )
     )
-    vault = _voting(vault_prints.filter(pl.col("level") == "frame"))
+    vault = _voting(references.filter(pl.col("level") == "frame"))
     if votes.is_empty() or vault.is_empty():
         return _no_hits()
-    pairs = _near_frames(votes["hash"], vault, settings.max_hash_distance)
+    pairs = pl.concat(
+        _near_frames(votes, vault, part, mirror, settings.max_hash_distance)
+        for part, mirror in (("hash", "mirror_hash"), ("core_hash", "core_mirror_hash"))
+    )
     matched = votes.with_row_index("query").join(pairs, on="query", how="inner")
     num_votes = votes.group_by("clip_id", "method").agg(pl.len().alias("num_votes"))
     enough = pl.min_horizontal(pl.lit(settings.min_matched_frames), pl.col("num_votes"))
@@ -112,32 +124,27 @@ def _fingerprint_hits(
     )
 
 
-def _near_frames(queries: pl.Series, vault: pl.DataFrame, max_distance: int) -> pl.DataFrame:
+def _near_frames(
+    votes: pl.DataFrame, vault: pl.DataFrame, part: str, mirror: str, max_distance: int
+) -> pl.DataFrame:
     """Pairs (query, eval_asset_id, distance in bits) within a distance, mirrored or not.
 
-    The vault is the small side: it is indexed exactly, and the corpus streams past it.
+    A query is the row of a vote.
     """
-    import faiss
-
-    both = pl.concat(
-        [
-            vault.select("asset_id", "hash"),
-            vault.filter(pl.col("mirror_hash").is_not_null()).select(
-                "asset_id", pl.col("mirror_hash").alias("hash")
-            ),
-        ]
+    asked = votes.select(pl.col(part).alias("hash")).with_row_index("query").drop_nulls()
+    known = pl.concat(
+        vault.select("asset_id", pl.col(one).alias("hash")).drop_nulls() for one in (part, mirror)
     )
-    index = faiss.IndexBinaryFlat(HASH_BYTES * 8)
-    index.add(_packed(both["hash"]))  # pyright: ignore[reportCallIssue]
-    limits, distances, found = index.range_search(  # pyright: ignore[reportCallIssue]
-        _packed(queries), max_distance + 1
-    )  # the radius is strict
-    query = np.repeat(np.arange(len(queries), dtype=np.uint32), np.diff(limits.astype(np.int64)))
+    near = near_pairs(
+        unpack_hashes(asked["hash"].to_list()),
+        unpack_hashes(known["hash"].to_list()),
+        radius=max_distance,
+    )
     return pl.DataFrame(
         {
-            "query": query,
-            "eval_asset_id": both["asset_id"].gather(found),
-            "distance": np.asarray(distances, np.int64),
+            "query": asked["query"].gather(near.left),
+            "eval_asset_id": known["asset_id"].gather(near.right),
+            "distance": near.distance,
         }
     )
 
@@ -206,7 +213,7 @@ def _near_vectors(ours: pl.DataFrame, theirs: pl.DataFrame, min_cosine: float) -
     )
 
 
-def _asset_hits(clips: pl.DataFrame, hits: pl.DataFrame) -> pl.DataFrame:
+def asset_hits(clips: pl.DataFrame, hits: pl.DataFrame) -> pl.DataFrame:
     """The other clips of raw assets of which at least half the clips were hit."""
     num_clips = clips.group_by("asset_id").agg(pl.len().alias("num_clips"))
     whole = (
@@ -273,7 +280,7 @@ STEP = Step(
     stage="curate",
     name="eval_matches",
     function="wsdata.curate.decontam:run",
-    code_version="eval-matches-1",
+    code_version="eval-matches-2",
     partition="drop",
     assets={"eval_matches": ("eval_matches",)},
     inputs=(
