@@ -19,10 +19,10 @@ SCORED = {
         "Whether anything of a raw asset matches a picture on the deployment's safety lists. The "
         "gate stops every hit; counts alone are shown."
     ),
-    "technical": "Technical health: resolution reached, length, decode errors, black and frozen.",
+    "technical": "Technical health: resolution reached, length, decode errors, bits a pixel.",
     "safety": "How likely a clip is unsafe. The gate stops the highest.",
     "motion": "How much and how unsteadily a clip moves, from dense optical flow.",
-    "quality": "How well a clip is pictured: sharpness, contrast, exposure, colour.",
+    "quality": "How well a clip is pictured: sharpness, contrast, exposure, colour, black frames.",
     "faces": "How many faces a clip shows, and how large. A tag, never a gate.",
     "audio": "Whether there is sound, how loud, and whether it is speech or music.",
     "overlay": "How much of the picture lies under burned-in text.",

@@ -59,9 +59,34 @@ def test_it_is_the_median_of_the_frames_and_the_weighted_mean_of_its_parts():
     assert sum(quality.WEIGHTS.values()) == pytest.approx(1.0)
 
 
-def test_fog_scores_low_and_black_frames_are_unknown():
+def test_fog_scores_low_and_black_frames_count_as_nothing():
     assert value(fog()) < 0.5 < value(picture("coffee.png"))
-    black = np.zeros((90, 160, 3), np.uint8)
-    assert quality.quality_scores([black])["quality"]["status"] == "unscored"
-    found = quality.quality_scores([black, picture("coffee.png")])
-    assert found["quality"]["score"] == value(picture("coffee.png"))
+    black, coffee = np.zeros((90, 160, 3), np.uint8), picture("coffee.png")
+    assert value(black) == 0.0  # it was looked at: that is low, and not unknown
+    assert value(black, "black_share") == 1.0
+    fades = quality.quality_scores([black, coffee, coffee])
+    assert fades["quality"]["score"] == value(coffee)
+    assert fades["black_share"]["score"] == pytest.approx(1 / 3, abs=1e-6)
+    assert quality.quality_scores([black, black, coffee])["quality"]["score"] == 0.0
+    assert quality.quality_scores([])["quality"]["status"] == "unscored"
+
+
+@pytest.mark.parametrize("name", [*PICTURES, "gravel.png"])
+def test_noise_is_no_sharpness(name):
+    frame = picture(name).astype(np.float32)
+    rng = np.random.default_rng(2)
+    noisy = [
+        value((frame + rng.normal(0, sigma, frame.shape)).clip(0, 255).astype(np.uint8))
+        for sigma in (10, 20, 40)
+    ]
+    clean = value(picture(name))
+    assert noisy[0] <= clean + 0.02  # a grain that few see
+    assert noisy[1] < clean - 0.02
+    assert noisy == sorted(noisy, reverse=True)
+    assert noisy[-1] < clean - 0.25
+
+
+def test_noise_alone_is_of_no_quality():
+    noise = np.random.default_rng(3).integers(0, 256, (360, 640, 3)).astype(np.uint8)
+    assert value(noise, "sharpness") == 0.0
+    assert value(noise) < 0.45

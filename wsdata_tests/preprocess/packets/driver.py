@@ -30,6 +30,10 @@ SEEN = (
 MADE_UP = ("safety", "motion", "quality", "faces", "audio")  # networks that this is not about
 
 
+def _silent(done: int, total: int, note: str) -> None:
+    """Take progress, and say nothing."""
+
+
 class Runs:
     """The steps of one drop in one home."""
 
@@ -59,7 +63,7 @@ class Runs:
     def run(self, name: str) -> None:
         order = self.order(name)
         step = self.steps[name]
-        report = execute(order, step.function, self.home.store, lambda *_: None, self.home.ledger)
+        report = execute(order, step.function, self.home.store, _silent, self.home.ledger)
         self.home.ledger.commit(order, report)
 
     def work(self) -> dict:
@@ -139,7 +143,8 @@ def main(folder: Path, counts: Path) -> None:
     runs.work()
     for module, name in ((overlay, "overlay"), (text_tags, "text_tags")):
         version = f"{module.FILTER.model_version}-next"
-        module.FILTER = dataclasses.replace(module.FILTER, model_version=version)
+        changed = dataclasses.replace(module.FILTER, model_version=version)
+        setattr(module, "FILTER", changed)  # noqa: B010
         key = f"preprocess/{name}_scores"
         runs.steps[key] = dataclasses.replace(runs.steps[key], code_version=version)
         told[name] = runs.work()

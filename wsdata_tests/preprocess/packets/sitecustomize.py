@@ -123,7 +123,7 @@ def watch(path: str) -> int:
 
         hook = _HOOK(counted)
         _KEPT.append(hook)
-        address = ctypes.cast(hook, ctypes.c_void_p).value
+        address = ctypes.cast(hook, ctypes.c_void_p).value or 0
         for slot in slots:
             start = slot // page * page
             if libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(page), 3) != 0:
