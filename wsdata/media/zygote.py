@@ -29,6 +29,7 @@ NUM_DESCRIPTORS = 5
 MAX_MESSAGE_BYTES = 4096
 _EXIT_NOT_LOCKED_IN = 70  # sysexits' EX_SOFTWARE
 _PR_SET_DUMPABLE = 4
+_SETTLE_S = 10.0
 _SLEEPERS = {"polars-ooc-clea"}  # waits for spilled files to remove, of which there are none
 
 
@@ -44,17 +45,26 @@ def _wait_for_idle_threads() -> None:
     Raises:
         SandboxError: A preloaded module has started threads that may work.
     """
-    own = str(threading.get_native_id())
-    for task in Path("/proc/self/task").iterdir():
-        if task.name == own:
-            continue
-        name = (task / "comm").read_text().strip()
-        if name not in _SLEEPERS:
+    deadline = time.monotonic() + _SETTLE_S
+    while busy := _busy_threads():  # a thread takes its name, and falls asleep, after its start
+        if time.monotonic() > deadline:
             raise SandboxError(
-                f"a preloaded module has started a thread {name!r}: it must not start any"
+                f"preloaded modules have started threads, which they must not: {busy}"
             )
-        while (task / "stat").read_text().rpartition(")")[2].split()[0] != "S":
-            time.sleep(0.001)
+        time.sleep(0.001)
+
+
+def _busy_threads() -> list[str]:
+    own = str(threading.get_native_id())
+    tasks = [task for task in Path("/proc/self/task").iterdir() if task.name != own]
+    seen = [
+        (
+            (task / "comm").read_text().strip(),
+            (task / "stat").read_text().rpartition(")")[2].split(),
+        )
+        for task in tasks
+    ]
+    return [name for name, fields in seen if name not in _SLEEPERS or fields[0] != "S"]
 
 
 def _become_child(control: socket.socket, descriptors: list[int]) -> None:
