@@ -68,6 +68,7 @@ TABLES: dict[str, Table] = {
         robots_allowed=BOOL, title=STR, page_text=STR, in_vault=BOOL, record_json=STR,
         actions_key=STR,  # raw object of the action/sensor track delivered with it; null without
         actions_suffix=STR,  # .csv | .parquet
+        is_continuous=BOOL,  # one take, cut into episodes
     ),
     "probes": _table(
         ("asset_id",), asset_id=STR, media_kind=STR,  # video | image | audio, by content
@@ -77,6 +78,7 @@ TABLES: dict[str, Table] = {
         time_base=STR, source_fps=F64, is_vfr=BOOL, start_s=F64, duration_s=F64, bit_rate=INT,
         video_track=INT, num_video_tracks=INT, audio_track=INT, num_audio_tracks=INT,
         audio_codec=STR, sample_rate_hz=INT, channels=INT, streams_json=STR,
+        num_frames=INT,  # of a still's file: above 1 for an animation; null for videos
         status=STR,  # ok | empty | failed
         reason=STR,
     ),
@@ -106,6 +108,11 @@ TABLES: dict[str, Table] = {
         frame_index=INT, time_s=F64, hash=BIN, mirror_hash=BIN, quality=INT, core_hash=BIN,
         core_mirror_hash=BIN, vector=VECTOR,
         embedding_version=STR, is_fit_for_eval=BOOL,
+    ),
+    "generated_prints": _table(  # of what models made, registered without any drop
+        ("generator", "item_id", "frame_index"), generator=STR, item_id=STR, frame_index=INT,
+        time_s=F64, hash=BIN, mirror_hash=BIN, quality=INT,  # null: it votes
+        core_hash=BIN, core_mirror_hash=BIN,
     ),
     # preprocess -----------------------------------------------------------------------------
     "clips": _table(

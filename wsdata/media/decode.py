@@ -31,15 +31,17 @@ _CAREFUL = {
 def open_media(source: "BinaryIO | bytes | Path", *, is_careful: bool = False) -> "InputContainer":
     """Open a media file by its content; a name counts for nothing.
 
+    Of a raw asset, which comes as a file, a picture is opened as `media.stills` shows it.
+
     Raises:
-        DecodeFailed: Nothing recognises it.
+        DecodeFailed: Nothing recognises it, or it is a damaged picture.
     """
     import av
     import av.error
     import av.logging
 
     av.logging.set_level(av.logging.PANIC)
-    file = io.BytesIO(source) if isinstance(source, bytes) else source
+    file = _shown(source)
     options = {**_CLOSED, **(_CAREFUL if is_careful else {})}
     try:
         if isinstance(file, Path):
@@ -47,6 +49,15 @@ def open_media(source: "BinaryIO | bytes | Path", *, is_careful: bool = False) -
         return cast("InputContainer", av.open(file, mode="r", options=options))
     except (av.error.FFmpegError, ValueError, EOFError, OSError) as error:
         raise DecodeFailed(f"cannot be opened: {told_error(error)}") from error
+
+
+def _shown(source: "BinaryIO | bytes | Path") -> "BinaryIO | Path":
+    from wsdata.media.stills import read_still
+
+    if isinstance(source, bytes):
+        return io.BytesIO(source)
+    still = None if isinstance(source, Path) else read_still(source)
+    return io.BytesIO(still.data) if still else cast("BinaryIO | Path", source)
 
 
 def main_video(container: "InputContainer") -> Any | None:
@@ -103,7 +114,7 @@ def is_still(container: "InputContainer", video: Any) -> bool:
     if name in STILL_FORMATS or name.endswith("_pipe"):
         return True
     brand = container.metadata.get("major_brand", "")
-    return brand in ("avif", "mif1", "heic", "heix") and video.frames <= 1
+    return brand in ("avif", "avis", "mif1", "heic", "heix") and video.frames <= 1
 
 
 def told_error(error: BaseException) -> str:

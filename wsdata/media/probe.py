@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from wsdata.errors import DecodeFailed
 from wsdata.media.decode import is_still, main_audio, main_video, open_media
+from wsdata.media.stills import Still, read_still
 from wsdata.timebase import round_half_up
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ def _video_columns(
             sort_keys=True,
         ),
         "time_base": f"{stream.time_base.numerator}/{stream.time_base.denominator}",
+        "num_frames": 1 if still else None,
         "source_fps": None if still else round(fps, 6),
         "is_vfr": False if still else is_vfr,
         "start_s": 0.0 if still else start_s,
@@ -223,10 +225,31 @@ def probe_source(source: BinaryIO) -> Probe:
     if size_bytes == 0:
         return Probe({"status": "empty", "reason": "the file has 0 bytes"})
     try:
-        with open_media(source) as container:
-            return _probe(container, size_bytes)
+        still = read_still(source)
+        with open_media(still.data if still else source) as container:
+            probe = _probe(container, size_bytes)
+        if still is not None:
+            probe.row |= _still_columns(still, probe.row)
     except DecodeFailed as error:
         return Probe({"status": "failed", "reason": str(error)})
+    return probe
+
+
+def _still_columns(still: Still, row: dict[str, Any]) -> dict[str, Any]:
+    """What a picture's own file says, in place of the one that was opened for it."""
+    streams = json.loads(row["streams_json"])
+    streams[0] |= {"codec": still.codec, "size_bytes": row["bit_rate"] // 8}
+    return {
+        "container": still.container,
+        "codec": still.codec,
+        "pixel_format": still.pixel_format,
+        "coded_width_px": still.coded_size[0],
+        "coded_height_px": still.coded_size[1],
+        "rotation_deg": still.rotation_deg,
+        "num_frames": still.num_frames,
+        "reason": still.damage,
+        "streams_json": json.dumps(streams, sort_keys=True),
+    }
 
 
 def _probe(container: "InputContainer", size_bytes: int) -> Probe:
