@@ -50,6 +50,7 @@ def promise(
     is_blocking: bool,
     description: str,
     takes_partition: bool = False,
+    is_grave: bool = False,
 ) -> dg.AssetChecksDefinition:
     """Build the check of one promise.
 
@@ -62,6 +63,7 @@ def promise(
         is_blocking: Whether what follows must not be built on a broken promise; else a warning.
         description: What is promised, for a person.
         takes_partition: Whether the partition is the last argument.
+        is_grave: Whether a broken promise is an error although nothing waits for it.
     """
     wanted = [each if isinstance(each, Reads) else Reads(table=each) for each in reads]
 
@@ -83,7 +85,7 @@ def promise(
         stated = recipes.stated(ledger, step.partition, partition)
         rows = [_rows(ledger, store, each, partition, stated.get("seq")) for each in wanted]
         found = faults(*rows, partition) if takes_partition else faults(*rows)
-        return result(found, is_blocking=is_blocking)
+        return result(found, is_blocking=is_blocking or is_grave)
 
     return _check
 

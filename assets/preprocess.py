@@ -181,6 +181,16 @@ checks: list[dg.AssetChecksDefinition] = [
         for name in FILTERS
     ),
     promise(
+        STEPS["preprocess/safety_list_scores"],
+        "safety_list_scores",
+        "none_listed",
+        promises.listed_faults,
+        ("safety_list_scores",),
+        is_blocking=False,
+        is_grave=True,
+        description="Nothing of the drop matches a safety list; what does is stopped and held.",
+    ),
+    promise(
         GATES,
         "gates",
         "all_decided",

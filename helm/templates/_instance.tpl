@@ -202,6 +202,8 @@ load_from:
   "catalog_password_env" "WSDATA_CATALOG_PASSWORD"
   "carve_salt" $wsdata.carveSalt
   "carve_share" (float64 $wsdata.carveShare)
+  "safety_lists" $wsdata.safetyLists.path
+  "safety_max_distance" (int64 $wsdata.safetyLists.maxDistance)
   "sandbox_minimum" $wsdata.sandboxMinimum
   "num_threads" (int64 $wsdata.numThreads)
   "asks_blobs" $wsdata.asksBlobs

@@ -68,6 +68,18 @@
             - key: eval_list.txt
               path: eval_list.txt
       {{- end }}
+{{- with .Values.wsdata.safetyLists }}
+{{- if .existingClaim }}
+- name: safety-lists
+  persistentVolumeClaim:
+    claimName: {{ .existingClaim }}
+    readOnly: true
+{{- else if .existingSecret }}
+- name: safety-lists
+  secret:
+    secretName: {{ .existingSecret }}
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "wsdata.volumeMounts" -}}
@@ -82,6 +94,13 @@
 - name: wsdata-home
   mountPath: {{ .Values.wsdata.home }}
   readOnly: true
+{{- with .Values.wsdata.safetyLists }}
+{{- if or .existingClaim .existingSecret }}
+- name: safety-lists
+  mountPath: {{ .path }}
+  readOnly: true
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "wsdata.checksums" -}}

@@ -171,6 +171,17 @@ def score_faults(clips: pl.DataFrame, scores: pl.DataFrame) -> list[str]:
     return faults
 
 
+def listed_faults(scores: pl.DataFrame) -> list[str]:
+    """Nothing matches a safety list; told as a number alone."""
+    hits = scores.filter((pl.col("score_name") == "asset_hits") & (pl.col("score") > 0))
+    assets = hits["asset_id"].n_unique()
+    if not assets:
+        return []
+    return [
+        f"{assets} raw assets match a safety list: the safety team looks at `wsdata safety list`"
+    ]
+
+
 def gate_faults(clips: pl.DataFrame, gates: pl.DataFrame) -> list[str]:
     """Every clip was decided, with a tier where it passed and a reason where it did not."""
     faults = _missing(clips["clip_id"], gates["clip_id"], "clips were not decided")

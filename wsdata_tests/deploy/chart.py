@@ -33,6 +33,7 @@ RENDERS: dict[str, tuple[Any, ...]] = {
             "wsdata": {
                 "operatingRecipe": 'name = "site"\nseed = 1\n',
                 "evalList": {"assetIds": ["ab" * 32]},
+                "safetyLists": {"existingSecret": "safety-lists", "maxDistance": 24},
                 "catalog": {"params": {"sslmode": "require", "application_name": "a b"}},
                 "env": [{"name": "AWS_REGION", "value": "eu-central-1"}],
             },
@@ -126,7 +127,8 @@ RENDERS: dict[str, tuple[Any, ...]] = {
             "pools": {"cpu": {"serviceAccountName": "given"}},
             "decode": {"serviceAccount": {"create": False}},
             "trainer": {"serviceAccount": {"create": False}},
-            "wsdata": {"s3": {"secretName": ""}, "evalList": {"existingConfigMap": "long-list"}},
+            "wsdata": {"s3": {"secretName": ""}, "evalList": {"existingConfigMap": "long-list"},
+                       "safetyLists": {"existingClaim": "long-lists"}},
             "dagsterDaemon": {"enabled": False},
             "dagster-user-deployments": {"enabled": False},
             "networkPolicy": {"enabled": False},

@@ -270,3 +270,13 @@ def test_takedowns_and_mirrors_hold_something():
     assert checks.mirror_faults(rows("engine_mirror", table)) == []
     assert checks.mirror_faults(tables.empty("engine_mirror"))
     assert checks.mirror_faults(rows("engine_mirror", {**table, "num_objects": 0}))
+
+
+def test_what_is_listed_is_told_as_a_number():
+    hit = {"score_name": "asset_hits", "asset_id": A, "score": 2.0}
+    clean = {"score_name": "asset_hits", "asset_id": B, "score": 0.0}
+    clips = [score("c1", **hit), score("c2", **hit), score("c3", **clean)]
+    (fault,) = checks.listed_faults(rows("safety_list_scores", *clips))
+    assert fault.startswith("1 raw assets match a safety list")
+    assert A not in fault
+    assert checks.listed_faults(rows("safety_list_scores", score("c3", **clean))) == []
