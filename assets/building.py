@@ -73,12 +73,13 @@ def dependencies(
     """What a step reads, as edges of the graph; of some tables alone where they are named.
 
     A step may look up what comes after it in the graph (a manifest asks which samples lie in
-    shards already). Such an input is no edge: the ledger orders it in time.
+    shards already). Such an input is no edge: the ledger orders it in time. Nor is a table that
+    no step makes, such as what generators register.
     """
     made_by, order = makers(steps), list(steps.values())
     edges: dict[dg.AssetKey, dg.AssetDep] = {}
     for wanted in step.inputs:
-        if reads_drawn and wanted.table not in reads_drawn:
+        if (reads_drawn and wanted.table not in reads_drawn) or wanted.table not in made_by:
             continue
         upstream, key = made_by[wanted.table]
         if order.index(upstream) >= order.index(step):

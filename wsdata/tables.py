@@ -104,8 +104,9 @@ TABLES: dict[str, Table] = {
         ("asset_id",), asset_id=STR, bit_rate=INT, width_px=INT, height_px=INT, rank_value=F64
     ),
     "vault_prints": _table(
-        ("asset_id", "level", "frame_index"), asset_id=STR, level=STR,  # frame | asset
-        frame_index=INT, time_s=F64, hash=BIN, mirror_hash=BIN, quality=INT, core_hash=BIN,
+        ("asset_id", "level", "frame_index"), asset_id=STR, level=STR,  # frame | clip | asset
+        frame_index=INT, time_s=F64, end_s=F64,  # end: of a clip
+        hash=BIN, mirror_hash=BIN, quality=INT, core_hash=BIN,
         core_mirror_hash=BIN, vector=VECTOR,
         embedding_version=STR, is_fit_for_eval=BOOL,
     ),

@@ -153,6 +153,13 @@ def _add_questions(commands, group, add) -> None:  # noqa: ANN001
     told = add(safety, "report", "safety:report", "all that is known of one raw asset that matches")
     told.add_argument("id", help="a raw asset's id, or its first digits")
     told.add_argument("--note", default="", help="state what was done about it; kept")
+    generated = group("generated", "what models made, known before it arrives")
+    register = add(generated, "register", "generated:register",
+                   "register fingerprints of generated material")  # fmt: skip
+    register.add_argument("file", nargs="?", help="fingerprints, Parquet or JSON Lines")
+    register.add_argument("--from-media", metavar="FOLDER", help="print these media instead")
+    register.add_argument("--generator", required=True, metavar="NAME")
+    add(generated, "list", "generated:list_registrations", "what is registered")
     takedown = group("takedown", "rights requests")
     request = add(takedown, "request", "questions:takedown_request", "exclude material and twins")
     for name in ("asset", "url", "source", "license"):

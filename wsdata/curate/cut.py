@@ -16,6 +16,7 @@ from wsdata.curate import losses, semdedup
 from wsdata.curate.centroids import hash_rank
 from wsdata.curate.corpus import unify_clips, unify_of_clips, unify_rows
 from wsdata.curate.decontam import eval_hits
+from wsdata.curate.generated import generated_clips, retag_clips
 from wsdata.curate.handdown import HandDown, hand_down, minimum_of
 from wsdata.curate.losses import Remaining
 from wsdata.curate.mixture import assign_streams
@@ -23,7 +24,6 @@ from wsdata.curate.rights import check_as_of_date, judge_rights
 from wsdata.curate.samples import Sample, cut_samples, sample_rows
 from wsdata.curate.tiers import check_phases, phases_of_sample
 from wsdata.curate.withheld import listed_assets, withheld_clips
-from wsdata.errors import NotReady
 from wsdata.ids import make_shard_group
 from wsdata.ingest.neardup import canonical_copies
 from wsdata.preprocess.funnel import evaluate_gates
@@ -42,6 +42,7 @@ class Cut:
         manifest: Rows of table ``manifests``.
         exclusions: Rows of table ``exclusions``.
         hits: Rows of table ``eval_matches``, as found again at this cut.
+        generated: Clips that show registered generated material, as `generated_clips` tells.
         clips: Every clip once, with its ``tier`` (null where gated).
         left_after: (reason, clips left), in the order asked.
         moves: Samples handed down, by bucket and move.
@@ -50,6 +51,7 @@ class Cut:
     manifest: pl.DataFrame
     exclusions: pl.DataFrame
     hits: pl.DataFrame
+    generated: pl.DataFrame
     clips: pl.DataFrame
     left_after: list[tuple[str, int]]
     moves: Counter[Any]
@@ -76,8 +78,15 @@ def make_cut(
     check_phases(recipe)
     as_of_date = check_as_of_date(as_of_date)
     clips = unify_clips(read["clips"])
-    decided = _describe(clips, read, recipe, as_of_date)
-    hits = _hits(clips, read, recipe)
+    prints = pl.concat(
+        [unify_rows(table, read[table]) for table in ("fingerprints", "pass_fingerprints")]
+    )
+    generated = generated_clips(
+        clips, prints, unify_rows("generated_prints", read["generated_prints"]),
+        recipe.decontamination,
+    )  # fmt: skip
+    decided = retag_clips(_describe(clips, read, recipe, as_of_date), generated)
+    hits = _hits(clips, prints, read, recipe)
     remaining = Remaining(decided)
     _leave_out_sources(remaining, read, tombstones, hits)
     _leave_out_meanings(remaining, read, clips)
@@ -89,6 +98,7 @@ def make_cut(
         manifest=manifest,
         exclusions=tables.rows_of("exclusions", [dict(row) for row in remaining.exclusions]),
         hits=hits,
+        generated=generated,
         clips=decided.select("clip_id", "asset_id", "tier", "media_kind", "duration_s"),
         left_after=remaining.left_after,
         moves=handed.moves,
@@ -126,11 +136,12 @@ def _describe(
     )
 
 
-def _hits(clips: pl.DataFrame, read: Mapping[str, Rows], recipe: Recipe) -> pl.DataFrame:
-    prints = [unify_rows(table, read[table]) for table in ("fingerprints", "pass_fingerprints")]
+def _hits(
+    clips: pl.DataFrame, prints: pl.DataFrame, read: Mapping[str, Rows], recipe: Recipe
+) -> pl.DataFrame:
     return eval_hits(
         clips,
-        pl.concat(prints),
+        prints,
         unify_of_clips("clip_embeddings", read["clip_embeddings"], clips),
         unify_rows("vault_prints", read["vault_prints"]),
         recipe.decontamination,
@@ -377,13 +388,3 @@ def assign_shards(
         "shard_assignments",
         fresh.select("sample_id").with_columns(pl.Series("shard_group", groups, dtype=pl.String)),
     )
-
-
-def require_material(read: Mapping[str, Rows]) -> None:
-    """Check that there is anything to cut from.
-
-    Raises:
-        NotReady: No drop has been preprocessed.
-    """
-    if not read["clips"]:
-        raise NotReady("no drop has clips yet: `wsdata run` with a drop comes before a cut")

@@ -5,13 +5,15 @@ Reads live rows of all drops and hands them to `cut`; what a person looks at is 
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
 from wsdata import tables
-from wsdata.curate.cut import assign_shards, make_cut, require_material
+from wsdata.curate.cut import assign_shards, make_cut
 from wsdata.curate.summary import show_cut
+from wsdata.errors import NotReady
 from wsdata.orders import FactInput, Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe, recipe_from
 
@@ -30,11 +32,18 @@ READS = (
     "fingerprints",
     "pass_fingerprints",
     "vault_prints",
+    "generated_prints",
     "cluster_assignments",
     "semantic_duplicates",
 )
 _OPTIONAL = frozenset(
-    {"audio_tracks", "vault_prints", "cluster_assignments", "semantic_duplicates"}
+    {
+        "audio_tracks",
+        "vault_prints",
+        "generated_prints",
+        "cluster_assignments",
+        "semantic_duplicates",
+    }
 )
 _DIGEST_BLOCK = 65_536  # rows hashed at a time; bounds memory
 
@@ -55,7 +64,7 @@ def run(run: StepRun) -> StepResult:
     """Cut a dataset version; tables ``manifests``, ``shard_assignments``, ``exclusions``."""
     recipe = recipe_from(run.params["recipe"])
     read = {table: run.read_by_partition(table) for table in (*READS, "centroids")}
-    require_material(read)
+    _require_material(read)
     cut = make_cut(
         read,
         recipe,
@@ -80,6 +89,7 @@ def run(run: StepRun) -> StepResult:
             "num_samples": float(cut.manifest.height),
             "num_clips": float(cut.manifest["clip_id"].n_unique()),
             "num_tokens": float(cut.manifest["num_tokens"].sum()),
+            "num_retagged": float(cut.generated.height),
             "num_purged": float(cut.exclusions.filter(pl.col("reason") == "purged").height),
         },
         display={
@@ -90,6 +100,16 @@ def run(run: StepRun) -> StepResult:
             }
         },
     )
+
+
+def _require_material(read: Mapping[str, Mapping[str, pl.DataFrame]]) -> None:
+    """Check that there is anything to cut from.
+
+    Raises:
+        NotReady: No drop has been preprocessed.
+    """
+    if not read["clips"]:
+        raise NotReady("no drop has clips yet: `wsdata run` with a drop comes before a cut")
 
 
 def _params(recipe: Recipe) -> dict[str, Any]:
