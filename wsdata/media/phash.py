@@ -66,7 +66,7 @@ def crop_bars(rgb_hwc: NDArray[np.uint8]) -> NDArray[np.uint8]:
     Returns:
         A view without the bars; the whole picture where there are none, or where all is black.
     """
-    luma_hw = rgb_hwc.max(axis=2)
+    luma_hw = np.maximum(np.maximum(rgb_hwc[..., 0], rgb_hwc[..., 1]), rgb_hwc[..., 2])
     rows = np.percentile(luma_hw, _BAR_PERCENTILE, axis=1, method="lower").astype(np.uint8)
     columns = np.percentile(luma_hw, _BAR_PERCENTILE, axis=0, method="lower").astype(np.uint8)
     top, left = _bar_thickness(rows), _bar_thickness(columns)

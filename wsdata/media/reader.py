@@ -76,7 +76,9 @@ class MediaReader:
         self.rate = video.average_rate or video.guessed_rate
         self.health = Health(frames_promised=self._promised_frames())
         self.num_audio_errors = 0
-        self._ends_s: dict[int, float] = {}
+        self._ends: dict[int, int] = {}  # of the packets of each stream, in its ticks
+        self._most_hold = int(Fraction(MAX_HOLD_S) / self.time_base)
+        self._most_back = int(Fraction(JUMP_BACK_S) / self.time_base)
         self._last_pts: int | None = None
         self._start_s = 0.0
         self._step: int | None = None  # ticks between the frames before the last
@@ -158,9 +160,9 @@ class MediaReader:
 
         stamp = packet.pts if packet.pts is not None else packet.dts
         if stamp is not None:
-            end_s = float((stamp + (packet.duration or 0)) * packet.time_base)
-            index = packet.stream.index
-            self._ends_s[index] = max(end_s, self._ends_s.get(index, end_s))
+            index, end = packet.stream_index, stamp + (packet.duration or 0)
+            if end > self._ends.get(index, end - 1):
+                self._ends[index] = end
         is_video = packet.stream is self._video
         if is_video and self._needs_key and packet.size:
             if not packet.is_keyframe:
@@ -196,10 +198,10 @@ class MediaReader:
         if self._last_pts is None:
             self._start_s = float(pts * self.time_base)
         elif pts <= self._last_pts:
-            if (self._last_pts - pts) * self.time_base > JUMP_BACK_S:
+            if self._last_pts - pts > self._most_back:
                 yield from self._damage("time stamps jump back")
             return
-        elif (pts - self._last_pts) * self.time_base > MAX_HOLD_S:
+        elif pts - self._last_pts > self._most_hold:
             self.health.num_gaps += 1
             self._first_gap = self._first_gap or f"no frame{self._where()} for over {MAX_HOLD_S} s"
             yield Gap()
@@ -270,7 +272,8 @@ class MediaReader:
         if self.is_still or promised_s is None or self.health.reason is not None:
             return
         knows_video = bool(self._video.duration)
-        ends = self._ends_s
+        bases = {stream.index: stream.time_base or 0 for stream in self._container.streams}
+        ends = {index: float(end * bases[index]) for index, end in self._ends.items()}
         index = self._video.index
         end_s = ends.get(index, 0.0) if knows_video else max(ends.values(), default=0.0)
         if end_s < promised_s - max(MIN_MISSING_S, MAX_MISSING_SHARE * promised_s):

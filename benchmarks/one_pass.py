@@ -1,0 +1,332 @@
+"""The decode pass beside bare decode, beside one command per rung, and the memory of its worker.
+
+Every side decodes, scales and encodes on one thread. CPU-seconds are of the work itself: our
+modules are imported before the clock starts, as a warm sandbox has them, and the peers' programs
+count whole. Rounds are interleaved; the least of each side counts, as others share the machine.
+
+Run: PYTHONPATH=. .venv/bin/python benchmarks/one_pass.py FOLDER [analysis|ladder|ssim|memory ...]
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.one_pass_made import make_hours, make_longer, make_minute
+from wsdata.media.encode import FPS, GOP_S, X264
+from wsdata.preprocess.ladder import RUNG_SIZES
+from wsdata.preprocess.onepass import WINDOWS
+
+LADDER = ("256p", "512p", "720p")
+ARGS = {
+    "path": "plain",
+    "window_min_s": WINDOWS.min_s,
+    "window_target_s": WINDOWS.target_s,
+    "window_max_s": WINDOWS.max_s,
+}
+ROUNDS = 2  # more where the machine is quiet
+SSIM_EVERY = 12  # frames
+
+
+# sides; each returns CPU-seconds -------------------------------------------------------------
+
+
+def _timed(work: Callable[[], object]) -> float:
+    begun = time.process_time()
+    work()
+    return time.process_time() - begun
+
+
+def bare_decode(path: Path) -> float:
+    """Decode to nothing with PyAV, on one thread."""
+    import av
+
+    def work() -> None:
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            stream.codec_context.thread_count = 1
+            stream.codec_context.thread_type = "NONE"
+            for _ in container.decode(stream):
+                pass
+
+    return _timed(work)
+
+
+def one_pass(path: Path, rungs: tuple[str, ...], out_dir: Path) -> tuple[float, dict[str, Any]]:
+    """Run the decode job in this process."""
+    from wsdata.preprocess.onepass import decode_job
+
+    told: dict[str, Any] = {}
+
+    def work() -> None:
+        with path.open("rb") as source:
+            told.update(decode_job({**ARGS, "rungs": rungs}, source, out_dir))
+
+    return _timed(work), told
+
+
+def _command(*args: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(args, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def ffmpeg_rung(path: Path, rung: str, out: Path) -> float:
+    """One rung by one ffmpeg command with the encoder settings of ours."""
+    width, height = RUNG_SIZES[rung]["16:9"]
+    settings = [part for name, value in X264.items() for part in (f"-{name}", value)]
+    return _command(
+        "ffmpeg", "-v", "error", "-y", "-threads", "1", "-filter_threads", "1", "-i", str(path),
+        "-vf", f"scale={width}:{height}:flags=bicubic+accurate_rnd", "-an", "-c:v", "libx264",
+        *settings, "-g", str(GOP_S * FPS), "-threads", "1", str(out),
+    )  # fmt: skip
+
+
+def scene_detect(path: Path) -> float:
+    """PySceneDetect's adaptive detector over all frames, decoded by PyAV on one thread."""
+    import cv2
+    from scenedetect import SceneManager, open_video
+    from scenedetect.detectors import AdaptiveDetector
+
+    cv2.setNumThreads(1)
+
+    def work() -> None:
+        video = open_video(str(path), backend="pyav", threading_mode="NONE")
+        manager = SceneManager()
+        manager.add_detector(AdaptiveDetector())
+        manager.detect_scenes(video)
+
+    return _timed(work)
+
+
+def print_pass(path: Path) -> float:
+    """Decode all, and hash a frame a second with PDQ."""
+    import av
+    import pdqhash
+
+    def work() -> None:
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            stream.codec_context.thread_count = 1
+            stream.codec_context.thread_type = "NONE"
+            for index, frame in enumerate(container.decode(stream)):
+                if index % FPS == 0:
+                    picture = frame.reformat(width=448, height=252, format="rgb24", threads=1)
+                    pdqhash.compute(picture.to_ndarray())
+
+    return _timed(work)
+
+
+# parts ---------------------------------------------------------------------------------------
+
+
+def analysis(folder: Path) -> dict[str, Any]:
+    """Shot features, prints, motion and overlay samples, and no ladder, beside bare decode."""
+    path = make_minute(folder)
+    bare, ours, told = [], [], {}
+    for _ in range(ROUNDS):
+        bare.append(bare_decode(path))
+        with tempfile.TemporaryDirectory() as out:
+            cpu_s, told = one_pass(path, (), Path(out))
+        ours.append(cpu_s)
+    return {
+        "bare_decode_cpu_s": bare, "one_pass_cpu_s": ours, "ratio": min(ours) / min(bare),
+        "bound": 1.2, "clips": len(told["clips"]), "prints": len(told["prints"]),
+    }  # fmt: skip
+
+
+def ladder(folder: Path) -> dict[str, Any]:
+    """Analysis and three rungs, beside three ffmpeg commands, PySceneDetect and a hash pass."""
+    path = make_minute(folder)
+    sides: dict[str, list[float]] = {}
+    told: dict[str, Any] = {}
+    for _ in range(ROUNDS - 1):
+        with tempfile.TemporaryDirectory() as out:
+            cpu_s, told = one_pass(path, LADDER, Path(out))
+            sides.setdefault("one_pass", []).append(cpu_s)
+        with tempfile.TemporaryDirectory() as out:
+            for rung in LADDER:
+                cpu_s = ffmpeg_rung(path, rung, Path(out) / f"{rung}.mp4")
+                sides.setdefault(f"ffmpeg_{rung}", []).append(cpu_s)
+        sides.setdefault("scenedetect", []).append(scene_detect(path))
+        sides.setdefault("hash_pass", []).append(print_pass(path))
+    least = {name: min(values) for name, values in sides.items()}
+    ours = least.pop("one_pass")
+    frames = sum(clip["num_frames"] for clip in told["clips"])
+    return {
+        "cpu_s": sides, "ratio": ours / sum(least.values()), "bound": 0.65,
+        "ratio_to_commands": ours / sum(v for k, v in least.items() if k.startswith("ffmpeg")),
+        "frames_of_ours": frames, "frames_of_theirs": told["frames_decoded"],
+    }  # fmt: skip
+
+
+def _luma(path: Path, size: tuple[int, int]) -> list[np.ndarray]:
+    """Luma of frames at a size; the reference is Lanczos from the source."""
+    import av
+
+    found: list[np.ndarray] = []
+    with av.open(str(path)) as container:
+        for frame in container.decode(video=0):
+            if (frame.width, frame.height) != size:
+                frame = frame.reformat(*size, format="yuv420p", interpolation="LANCZOS")  # noqa: PLW2901
+            planes = frame.to_ndarray()
+            found.append(planes[: size[1]].astype(np.float32))
+    return found
+
+
+def _ssim(a: np.ndarray, b: np.ndarray) -> float:
+    import cv2
+
+    def blur(x: np.ndarray) -> np.ndarray:
+        return cv2.GaussianBlur(x, (11, 11), 1.5)
+
+    mean_a, mean_b = blur(a), blur(b)
+    var_a, var_b = blur(a * a) - mean_a**2, blur(b * b) - mean_b**2
+    both = blur(a * b) - mean_a * mean_b
+    c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+    value = (2 * mean_a * mean_b + c1) * (2 * both + c2)
+    return float((value / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))).mean())
+
+
+def ssim(folder: Path) -> dict[str, Any]:
+    """Rungs of both sides against the source at their size, and how large they are."""
+    path = make_minute(folder)
+    answer: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as out:
+        _, told = one_pass(path, LADDER, Path(out))
+        for rung in LADDER:
+            size = RUNG_SIZES[rung]["16:9"]
+            theirs_at = Path(out) / f"peer_{rung}.mp4"
+            ffmpeg_rung(path, rung, theirs_at)
+            truth, theirs = _luma(path, size), _luma(theirs_at, size)
+            scores: list[tuple[float, float]] = []
+            ours_bytes = num_frames = 0
+            for clip in told["clips"]:
+                made = Path(out) / clip["transcodes"][rung]["file"]
+                ours_bytes += made.stat().st_size
+                first = round(clip["start_s"] * FPS)
+                ours = _luma(made, size)
+                num_frames += len(ours)
+                for k in range(0, len(ours), SSIM_EVERY):
+                    reference = truth[first + k]
+                    scores.append((_ssim(reference, ours[k]), _ssim(reference, theirs[first + k])))
+            mine, peer = np.mean(scores, axis=0).tolist()
+            answer[rung] = {
+                "ours": mine, "ffmpeg": peer, "frames_compared": len(scores),
+                "bytes_per_frame_ours": ours_bytes / num_frames,
+                "bytes_per_frame_ffmpeg": theirs_at.stat().st_size / len(theirs),
+            }  # fmt: skip
+    return answer
+
+
+# memory --------------------------------------------------------------------------------------
+
+
+def _pss_bytes(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:"))
+
+
+def _tree(pid: int) -> list[int]:
+    found = [pid]
+    for at in found:
+        for task in Path(f"/proc/{at}/task").glob("*/children"):
+            try:
+                found += [int(child) for child in task.read_text().split()]
+            except OSError:
+                continue
+    return found
+
+
+def worker_memory(path: Path, rungs: tuple[str, ...]) -> dict[str, Any]:
+    """Peak of the proportional set size of a worker and all that it starts, for one file."""
+    request = json.dumps({"path": str(path), "args": {**ARGS, "rungs": rungs}})
+    process = subprocess.Popen(  # noqa: S603
+        [sys.executable, __file__, "--worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])},
+    )  # fmt: skip
+    peak: dict[str, int] = {"all": 0}
+    begun = time.monotonic()
+
+    def watch() -> None:
+        while process.poll() is None:
+            each = [_pss_bytes(pid) for pid in _tree(process.pid)]
+            if sum(each) > peak["all"]:
+                peak.update({"all": sum(each), "worker": each[0], "sandbox": sum(each[1:])})
+            time.sleep(0.02)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    out, _ = process.communicate(request)
+    watcher.join()
+    return {
+        "file": path.name, "rungs": rungs, "wall_s": time.monotonic() - begun, **json.loads(out),
+        **{f"{name}_mb": value / 1e6 for name, value in peak.items()},
+    }  # fmt: skip
+
+
+def _work() -> None:
+    """Be a worker: one file through the sandbox, as the step does it."""
+    from wsdata.media.sandbox import run_job
+    from wsdata.preprocess.decode_drop import JOB, LIMITS
+
+    request = json.loads(sys.stdin.read())
+    with tempfile.TemporaryDirectory() as out:
+        report = run_job(
+            JOB, request["args"], source=Path(request["path"]), out_dir=Path(out), wall_s=7200,
+            limits=LIMITS,
+        )  # fmt: skip
+    result = report.result or {}
+    told = {"status": report.status, "detail": report.detail, "level": report.level}
+    print(json.dumps(told | {"clips": len(result.get("clips", [])),
+                             "frames": result.get("frames_decoded")}))  # fmt: skip
+
+
+def memory(folder: Path) -> dict[str, Any]:
+    """A minute, ten minutes and two hours, all at 1080p."""
+    minute = make_minute(folder)
+    return {
+        "bound_mb": 350,
+        "minute": worker_memory(minute, LADDER),
+        "minute_all": worker_memory(minute, (*LADDER, "1080p", "48fps")),
+        "ten_minutes": worker_memory(make_longer(minute, 10), LADDER),
+    }
+
+
+def memory_hours(folder: Path) -> dict[str, Any]:
+    """Two hours of 1080p, cheap to decode."""
+    return {"two_hours": worker_memory(make_hours(folder, 2, 6), LADDER)}
+
+
+PARTS = {
+    "analysis": analysis, "ladder": ladder, "ssim": ssim, "memory": memory,
+    "memory_hours": memory_hours,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Run the parts that are asked for, all by default, and print JSON."""
+    if sys.argv[1:] == ["--worker"]:
+        _work()
+        return
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in sys.argv[2:] or PARTS:
+        print(json.dumps({name: PARTS[name](folder)}, indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main()
