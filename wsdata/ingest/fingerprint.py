@@ -149,7 +149,7 @@ def _print_all(run: StepRun, asset_ids: list[str]) -> Iterator[tuple[str, dict[s
     def find(asset_id: str) -> dict[str, Any]:
         return run.unit(asset_id, lambda: _print_asset(run, asset_id, pool.run), amounts=_video_s)
 
-    with SandboxPool(workers) as pool, ThreadPoolExecutor(max_workers=workers) as executor:
+    with ThreadPoolExecutor(max_workers=workers) as executor, SandboxPool(workers) as pool:
         try:
             yield from zip(asset_ids, executor.map(find, asset_ids), strict=True)
         except BaseException:

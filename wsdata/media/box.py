@@ -7,6 +7,7 @@ leave, in `sandbox`.
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,11 @@ _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_
 
 class BoxLost(Exception):
     """The box ended before it had taken a file: nothing was parsed, another box may be tried."""
+
+
+@functools.cache
+def _starter(_of_process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="sandbox-starter")
 
 
 def sealed_copy(path: Path) -> int:
@@ -78,14 +85,16 @@ class Box:
         self._complaints = os.memfd_create("complaints")
         self._about, about = os.pipe2(os.O_CLOEXEC)
         try:
-            self._process = subprocess.Popen(  # noqa: S603
+            # bubblewrap dies with the thread that started it: with one that lasts
+            self._process = _starter(os.getpid()).submit(
+                subprocess.Popen,
                 [
                     command[0], "--info-fd", str(about), *command[1:],
                     sys.executable, "-P", "-s", "-m", zygote.__name__, *preload,
                 ],
                 stdin=inside.fileno(), stdout=self._complaints, stderr=self._complaints,
                 env=bwrap.ENVIRONMENT, start_new_session=True, pass_fds=[about],
-            )  # fmt: skip
+            ).result()  # fmt: skip
         except BaseException:
             self._control.close()
             os.close(self._complaints)

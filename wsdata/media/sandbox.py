@@ -236,7 +236,7 @@ class Sandbox:
     of its own; all its processes are gone, and what they left was moved out, before the next
     begins. A box that dies, or holds a hang, is replaced. Files above `MAX_WARM_BYTES`, and
     machines without namespaces, get a process of their own, as by `run_job`. To be closed, or
-    used in a ``with``; several threads take turns. A box dies with the thread that first used it.
+    used in a ``with``; several threads take turns.
 
     Args:
         preload: Modules imported once for all files, beside `PRELOAD`; none may start threads.
@@ -257,6 +257,7 @@ class Sandbox:
         self._root: Path | None = None
         self._box: Box | None = None
         self._num_files = 0
+        self._is_closed = False
 
     def __enter__(self) -> "Sandbox":
         return self
@@ -265,7 +266,12 @@ class Sandbox:
         self.close()
 
     def close(self) -> None:
-        """End it, and remove its folder."""
+        """End it for good, after the file that it is at."""
+        with self._turn:
+            self._is_closed = True
+            self._end()
+
+    def _end(self) -> None:
         if self._box is not None:
             self._box.close()
         if self._root is not None:
@@ -295,6 +301,8 @@ class Sandbox:
         limits = limits or Limits()
         request = _request(job, args, limits, wall_s, level)
         with self._turn:
+            if self._is_closed:
+                raise SandboxError(f"{job}: its sandbox was closed")
             source_fd = None if source is None else sealed_copy(source)
             try:
                 report = self._run_warm(request, source_fd, out_dir, limits, wall_s)
@@ -319,12 +327,12 @@ class Sandbox:
                     report = box.run(request, watch, source_fd)
                 move_plain_files(made / "out", out_dir)
             except BoxLost as error:
-                self.close()
+                self._end()
                 if attempt:
                     raise SandboxError(f"{request['job']}: {error}") from error
                 continue
             except BaseException:
-                self.close()
+                self._end()
                 raise
             self._clear()
             return report
@@ -333,7 +341,7 @@ class Sandbox:
     def _next(self) -> tuple[Box, Path, str]:
         """A box that is open, and a fresh folder in it: here, and as its processes see it."""
         if self._box is None or not self._box.is_open or self._root is None:
-            self.close()
+            self._end()
             self._root = Path(tempfile.mkdtemp(prefix="wsdata-box-"))
             self._box = Box(self._root, preload=self._preload, devices=self._devices, is_warm=True)
         self._num_files += 1
@@ -345,7 +353,7 @@ class Sandbox:
     def _clear(self) -> None:
         """Remove all that the last file left anywhere; a box that holds a hang goes too."""
         if self._box is None or not self._box.is_open or self._root is None:
-            self.close()
+            self._end()
             return
         for left in self._root.iterdir():
             remove(left)
