@@ -50,6 +50,7 @@ FILTERS = (  # as they follow each other; see `preprocess.savings`
     "safety_list", "technical", "safety", "motion", "quality", "faces", "audio", "overlay",
     "text_tags", "actions",
 )  # fmt: skip
+ROW_FILTERS = ("safety_list", "technical", "text_tags")  # they read rows alone, in no pool
 
 TABLES: dict[str, Table] = {
     # ingest ---------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from wsdata.media.imagenet import EMBEDDING_VERSION, embed_frames
 from wsdata.media.phash import distances, unpack_hashes
 from wsdata.media.sandbox import reachable_level
 from wsdata.store import FolderStore
+from wsdata_tests import synthetic
 from wsdata_tests.ingest import media_support as made
 from wsdata_tests.orders_support import new_store, order_of, put_rows, rows_made, run_step
 
@@ -52,6 +53,25 @@ def test_members_are_printed_and_their_bytes_stay(tmp_path):
     for key, _ in store.list(""):
         assert MEMBER[:4096] not in store.get(key)
     assert vault.get(raw_key(MEMBER_ID)) == MEMBER
+
+
+def test_clips_of_a_member_have_a_print_and_a_vector_of_their_own(tmp_path):
+    frames = [
+        np.asarray(synthetic.picture(pattern, (320, 180), n / 4), np.uint8)
+        for pattern in ("bars", "rings")
+        for n in range(40)
+    ]
+    member = made.video(frames, fps=4)  # 20 s
+    rows = _step(tmp_path, members=(member,))[3]
+    clips = rows.filter(rows["level"] == "clip").sort("time_s").to_dicts()
+    assert [clip["frame_index"] for clip in clips] == [0, 1, 2]
+    assert [clip["end_s"] for clip in clips] == pytest.approx([20 / 3, 40 / 3, 20.0])
+    scenes, _ = embed_frames([frames[0], frames[-1]])
+    told = scenes @ np.array([clip["vector"] for clip in clips]).T
+    assert told[0, 0] > told[0, 2] + 0.2
+    assert told[1, 2] > told[1, 0] + 0.2
+    of_frames = set(rows.filter(rows["level"] == "frame")["hash"])
+    assert all(clip["hash"] in of_frames for clip in clips)
 
 
 def test_a_reencode_outside_is_found_by_print_and_by_vector(tmp_path):
