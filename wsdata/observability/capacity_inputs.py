@@ -87,7 +87,7 @@ class Assumptions:
     text_bytes_per_clip: float = _of(32e3, "9.1: 0.2 PB of captions, embeddings, metadata")
     # requests
     assets_per_drop: float = _of(1e5, "ours: 10,000 drops of 10^9 assets")
-    steps_per_drop: int = _of(21, "ours: steps of the graph that a drop goes through")
+    steps_per_drop: int = _of(25, "ours: steps of the graph that a drop goes through")
     events_per_step: float = _of(40.0, "ours: rows of Dagster's event log a step")
     puts_per_clip: float = _of(14.0, "ours: 3 rungs, pack, sound, memory of 10 units")
     gets_per_clip: float = _of(20.0, "ours: pack or rung for 9 steps, their memory")

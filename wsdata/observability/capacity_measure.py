@@ -18,7 +18,7 @@ from wsdata.lifecycle.versions import latest_version
 from wsdata.observability.capacity import HOUR_S, PATCH, RUNG_PIXELS
 from wsdata.observability.capacity_inputs import MEASURED, Origin
 from wsdata.shard.latents import NUM_CHANNELS
-from wsdata.tables import FILTERS
+from wsdata.tables import FILTERS, ROW_FILTERS
 
 if TYPE_CHECKING:
     from wsdata.catalog.ledger import Ledger
@@ -32,7 +32,7 @@ RUNG_FPS = 24  # of every rung whose name says nothing else
 # What the pool of `preprocess/decode` does beside it.
 BESIDE_DECODE = (
     "ingest/fingerprints",
-    *(f"preprocess/{name}_scores" for name in FILTERS if name != "technical"),
+    *(f"preprocess/{name}_scores" for name in FILTERS if name not in ROW_FILTERS),
     "label/camera_motion",
 )
 _GATED = "gated by "  # how the reason begins of a score that cost nothing

@@ -21,6 +21,7 @@ a clip took the filter's own workers (`wsdata.units`), and in no row: a clock is
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from wsdata.store import BlobStore
 
 NEWEST = 8  # workers of a filter whose pace is asked
+NEWEST_DAYS = 7  # of what workers of a filter left: keys begin with the day
 GATED_BY = "gated by {}: {}"  # the reason of a row that was spared
 
 _WHO = r"^gated by ([a-z_]+): "
@@ -62,17 +64,24 @@ def spared(scores: pl.DataFrame, clips: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def clip_cost_s(store: BlobStore, filter_name: str) -> float | None:
-    """Seconds that a clip took the newest workers of a filter; None where none has told yet."""
-    seconds, made = 0.0, 0
+def clip_cost_s(store: BlobStore, filter_name: str, *, today: dt.date) -> float | None:
+    """Seconds that a clip took a filter's newest workers, of the last day that they worked on.
+
+    None where nobody worked on the last NEWEST_DAYS days.
+    """
     prefix = speeds_of("preprocess", f"{filter_name}_scores")
-    for key in sorted((key for key, _ in store.list(prefix)), reverse=True)[:NEWEST]:
-        told = json.loads(store.get(key))
-        if told.get("format_version") != SPEEDS_FORMAT:
-            continue
-        for pace in told["kinds"].values():
-            seconds, made = seconds + pace["made_s"], made + pace["num_made"]
-    return seconds / made if made else None
+    for days in range(NEWEST_DAYS):
+        seconds, made = 0.0, 0
+        day = f"{prefix}{today - dt.timedelta(days=days):%Y%m%d}"
+        for key in sorted(key for key, _ in store.list(day))[-NEWEST:]:
+            told = json.loads(store.get(key))
+            if told.get("format_version") != SPEEDS_FORMAT:
+                continue
+            for pace in told["kinds"].values():
+                seconds, made = seconds + pace["made_s"], made + pace["num_made"]
+        if made:
+            return seconds / made
+    return None
 
 
 def show_spared(scores: pl.DataFrame, clips: pl.DataFrame, store: BlobStore) -> str:
@@ -83,6 +92,7 @@ def show_spared(scores: pl.DataFrame, clips: pl.DataFrame, store: BlobStore) -> 
         .agg(pl.col("num_clips").sum(), pl.col("media_s").sort().sum())
         .sort("filter", "gated_by")
     )
+    today = dt.datetime.now(dt.UTC).date()
     if found.is_empty():
         return "no gate stopped a clip before a later filter's work"
     lines = [
@@ -90,7 +100,7 @@ def show_spared(scores: pl.DataFrame, clips: pl.DataFrame, store: BlobStore) -> 
         "|---|---|" + "---:|" * 4,
     ]
     for name, by, num_clips, media_s in found.iter_rows():
-        cost_s = clip_cost_s(store, name)
+        cost_s = clip_cost_s(store, name, today=today)
         told = ("", "") if cost_s is None else (f"{cost_s:.3g}", f"{cost_s * num_clips:.3g}")
         lines.append(f"| {name} | {by} | {num_clips} | {media_s:.1f} | {told[0]} | {told[1]} |")
     return "\n".join(lines)

@@ -18,7 +18,8 @@ import polars as pl
 from wsdata.deployment import Deployment
 from wsdata.digest import short_digest
 from wsdata.ingest.neardup import MIN_QUALITY
-from wsdata.media.phash import HASH_BITS, unpack_hashes
+from wsdata.ingest.print_index import near_pairs
+from wsdata.media.phash import unpack_hashes
 from wsdata.orders import FactInput, Input, Step, StepResult, StepRun
 from wsdata.preprocess.filters.rows import (
     Entries,
@@ -163,19 +164,14 @@ def list_hits(
 
 def _near(seen: pl.Series, listed: pl.Series, max_distance: int) -> pl.DataFrame:
     """Pairs (pdq, listed, distance) within a distance; exact, whatever the length of a list."""
-    import faiss
-
-    index = faiss.IndexBinaryFlat(HASH_BITS)
-    index.add(unpack_hashes(listed.to_list()))  # pyright: ignore[reportCallIssue]
-    limits, distances, found = index.range_search(  # pyright: ignore[reportCallIssue]
-        unpack_hashes(seen.to_list()), max_distance + 1
-    )  # the radius is strict
-    rows = np.repeat(np.arange(len(seen), dtype=np.uint32), np.diff(limits.astype(np.int64)))
+    pairs = near_pairs(
+        unpack_hashes(seen.to_list()), unpack_hashes(listed.to_list()), radius=max_distance
+    )
     return pl.DataFrame(
         {
-            "pdq": seen.gather(rows),
-            "listed": listed.gather(np.asarray(found, np.uint32)),
-            "distance": np.asarray(distances, np.int64),
+            "pdq": seen.gather(pairs.left),
+            "listed": listed.gather(pairs.right),
+            "distance": pairs.distance,
         }
     )
 
