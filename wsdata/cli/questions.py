@@ -157,25 +157,43 @@ def plan_where(args: argparse.Namespace) -> Answer:
     return Answer(data, lines)
 
 
+def _choice(args: argparse.Namespace):  # noqa: ANN202
+    from wsdata.lifecycle.quarantine import Choice
+
+    return Choice(
+        assets=tuple(getattr(args, "id", ())),
+        drop=args.drop or "",
+        source=args.source or "",
+        matching=args.matching or "",
+    )
+
+
 def quarantine_list(args: argparse.Namespace) -> Answer:
     """``quarantine list``."""
     from wsdata.lifecycle.quarantine import list_quarantined
 
-    rows = list_quarantined(open_deployment(args).ledger)
+    opened = open_deployment(args)
+    rows = list_quarantined(opened.ledger, opened.store, _choice(args))
     lines = table(
-        ["raw asset", "drop", "attempts", "released", "reason"],
-        [[r["asset_id"][:16], r["drop"], r["attempts"], r["released"], r["reason"]] for r in rows],
-    )
+        ["raw asset", "drop", "file", "since", "attempts", "released", "reason"],
+        [
+            [r["asset_id"][:16], r["drop"], r["path"], (r["since"] or "")[:16], r["attempts"],
+             r["released"], r["reason"]]
+            for r in rows
+        ],
+    )  # fmt: skip
     return Answer(rows, lines if rows else ["nothing is in quarantine"])
 
 
 def quarantine_release(args: argparse.Namespace) -> Answer:
     """``quarantine release``."""
-    from wsdata.lifecycle.quarantine import release
+    from wsdata.lifecycle.quarantine import release_all
 
-    asset_id = release(open_deployment(args).ledger, args.id, args.reason)
-    lines = [f"{asset_id} will be tried once more by the next `wsdata run`"]
-    return Answer({"asset_id": asset_id, "reason": args.reason}, lines)
+    opened = open_deployment(args)
+    asset_ids = release_all(opened.ledger, _choice(args), args.reason, is_dry_run=args.dry_run)
+    verb = "would be" if args.dry_run else "will be"
+    lines = [f"{len(asset_ids)} {verb} tried once more by the next `wsdata run`", *asset_ids]
+    return Answer({"asset_ids": asset_ids, "reason": args.reason}, lines)
 
 
 def takedown_request(args: argparse.Namespace) -> Answer:

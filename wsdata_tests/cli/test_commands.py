@@ -95,10 +95,13 @@ def test_plan_show_and_where_agree(ask, say):
 
 def test_quarantine(ask, say):
     (held,) = ask("quarantine", "list")
+    assert ask("quarantine", "list", "--source", "elsewhere") == []
+    dry = ask("quarantine", "release", "--matching", "READ", "--reason", "x", "--dry-run")
+    assert dry["asset_ids"] == [held["asset_id"]]
     assert (held["asset_id"], held["released"]) == (asset_id("broken"), False)
     assert say("quarantine", "list")[1].split()[:2] == [asset_id("broken")[:16], B]
     done = ask("quarantine", "release", asset_id("broken")[:10], "--reason", "new codec")
-    assert done == {"asset_id": asset_id("broken"), "reason": "new codec"}
+    assert done == {"asset_ids": [asset_id("broken")], "reason": "new codec"}
     assert ask("quarantine", "list")[0]["released"] is True
     assert ask("quarantine", "release", "f" * 8, "--reason", "x", code=1)["kind"] == "CatalogError"
 
