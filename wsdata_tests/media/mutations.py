@@ -16,7 +16,7 @@ from wsdata_tests.e2e.homes import ROOT
 SAMPLES = ROOT / "samples" / "media"
 SIZE = (256, 144)
 FPS = 10
-NUM_FRAMES = 23
+NUM_FRAMES = 14
 
 VIDEOS = {  # suffix: format, video codec, options, audio codec, clip
     "mp4": ("mp4", "libx264", {"preset": "ultrafast", "g": "8"}, "aac", "bottle.mp4"),
