@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from wsdata.declared import build
 from wsdata.errors import WsdataError
+from wsdata.media.engines import DECODERS, ENCODERS
 from wsdata.store import BlobStore, open_store
 
 if TYPE_CHECKING:
@@ -77,7 +79,8 @@ class Deployment:
     hash lists (see `preprocess.safety_lists`), none where it is not there; a print within
     `safety_max_distance` bits of 256 of an entry is a hit. Where `asks_blobs`, a step is done
     only if the store has every blob that its rows name: at 10^5 files a drop that is left to
-    ``wsdata fsck``, and to runs that are told to ask.
+    ``wsdata fsck``, and to runs that are told to ask. `decoder` (cpu, nvdec) and `encoder`
+    (x264, h264_nvenc) are what the decode pool uses; what its GPU cannot do is done without.
     """
 
     home: str
@@ -92,7 +95,10 @@ class Deployment:
     carve_salt: str = "wsdata"
     carve_share: float = 0.001
     sandbox_minimum: str = "seccomp"
+    sandbox_stall_s: float = 120.0
     num_threads: int = 2
+    decoder: str = "cpu"
+    encoder: str = "x264"
     bundle: str = "local"
     asks_blobs: bool = True
     catalog_password_env: str = ""
@@ -110,6 +116,13 @@ class Deployment:
             raise WsdataError(
                 f"sandbox_minimum {self.sandbox_minimum!r}: expected one of {SANDBOX_LEVELS}"
             )
+        if self.decoder not in DECODERS or self.encoder not in ENCODERS:
+            raise WsdataError(
+                f"decoder {self.decoder!r} and encoder {self.encoder!r}: expected one of "
+                f"{DECODERS} and one of {ENCODERS}"
+            )
+        if self.sandbox_stall_s <= 0:
+            raise WsdataError(f"sandbox_stall_s {self.sandbox_stall_s}: expected seconds above 0")
         if self.bundle not in BUNDLES:
             raise WsdataError(f"bundle {self.bundle!r}: expected one of {BUNDLES}")
 
@@ -140,11 +153,36 @@ class Deployment:
 
     def read_eval_list(self) -> list[str]:
         """Asset ids of the deployment's append-only eval list; none where there is no file."""
+        return sorted(self.read_eval_sets())
+
+    def read_eval_sets(self) -> dict[str, list[str]]:
+        """The eval list: asset id -> names of the eval sets that list it, sorted.
+
+        Raises:
+            WsdataError: A line names no asset.
+        """
         path = Path(self.eval_list)
-        if not path.is_file():
-            return []
-        lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
-        return sorted({line for line in lines if line})
+        return parse_eval_list(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def parse_eval_list(text: str) -> dict[str, list[str]]:
+    """Read an eval list: an asset id a line, names of eval sets after it, a comment after ``#``.
+
+    Raises:
+        WsdataError: A line does not begin with a sha256, so what it is to seal cannot be told.
+    """
+    sets: dict[str, set[str]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split("#")[0].split()
+        if not words:
+            continue
+        if re.fullmatch(r"[0-9a-f]{64}", words[0]) is None:
+            raise WsdataError(
+                f"eval list, line {number}: {words[0]!r:.80} is no asset id: expected a sha256 of "
+                "64 lower-case hex digits, then names of eval sets, if any"
+            )
+        sets.setdefault(words[0], set()).update(words[1:])
+    return {asset_id: sorted(names) for asset_id, names in sorted(sets.items())}
 
 
 def open_ledger(url: str, password_env: str = "") -> Ledger:
