@@ -10,11 +10,11 @@ from typing import Any
 
 from wsdata import tables
 from wsdata.orders import Input, Step, StepResult, StepRun
+from wsdata.preprocess.filters.audio import MIN_SPEECH_SHARE
 
 MODEL_VERSION = "audio-shares-1"
 LABELS = ("speech", "music", "ambience", "silence", "none")
 
-_MIN_SPEECH_SHARE = 0.2  # a sentence in a clip of some ten seconds
 _MIN_MUSIC_SHARE = 0.4
 _MIN_SILENCE_SHARE = 0.95
 
@@ -45,7 +45,7 @@ def audio_label(status: str, scores: Mapping[str, float]) -> dict[str, Any]:
     ambience = max(0.0, 1.0 - silence - max(speech, music))
     if silence >= _MIN_SILENCE_SHARE:
         return _row("silence", speech, music, ambience)
-    if speech >= _MIN_SPEECH_SHARE:
+    if speech >= MIN_SPEECH_SHARE:
         return _row("speech", speech, music, ambience)
     label = "music" if music >= _MIN_MUSIC_SHARE else "ambience"
     return _row(label, speech, music, ambience)

