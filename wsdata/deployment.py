@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from wsdata.declared import build
 from wsdata.errors import WsdataError
-from wsdata.media.engines import DECODERS, ENCODERS
 from wsdata.store import BlobStore, open_store
+from wsdata.tables import DECODERS, ENCODERS
 
 if TYPE_CHECKING:
     from wsdata.catalog.ledger import Ledger

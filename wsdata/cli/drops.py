@@ -1,47 +1,46 @@
 """``wsdata drop``: deliveries."""
 
 import argparse
-import json
 from pathlib import Path
 
 from wsdata.cli.main import Answer
 from wsdata.cli.opened import open_deployment, table
 from wsdata.errors import WsdataError
-from wsdata.ingest.delivery import (
-    Declaration,
-    check_drop,
-    inspect_drop,
-    make_drop,
-    source_name,
-)
+from wsdata.ingest.delivery import check_drop, inspect_drop, make_drop, payload_faults
 from wsdata.ingest.landing import FolderLanding, open_landing, ready_drops
+from wsdata.ingest.making import plan_drop
 
 
 def make(args: argparse.Namespace) -> Answer:
-    """``drop make``."""
+    """``drop make``: what is not stated is found out, or assumed and told."""
     opened = open_deployment(args)
-    folder = Path(args.folder)
-    declaration = Declaration(
-        source_tier=args.tier,
-        source=args.source or source_name(folder),
-        license_id=args.license,
-        territory=args.territory,
-        rights_from=args.rights_from,
-        rights_until=args.rights_until,
-        generator=args.generator,
-    )
-    records = _read_sidecar(Path(args.records)) if args.records else []
+    folder, level = Path(args.folder), opened.deployment.sandbox_minimum
+    stated = {
+        "source_tier": args.tier,
+        "source": args.source,
+        "license_id": args.license,
+        "territory": args.territory,
+        "rights_from": args.rights_from,
+        "rights_until": args.rights_until,
+        "generator": args.generator,
+        "continuous": args.continuous or None,
+    }
+    records = Path(args.records) if args.records else None
+    plan = plan_drop(folder, stated, records=records, minimum_level=level)
     zone = open_landing(opened.deployment.landing)
-    key = make_drop(folder, zone, declaration, records=records)
+    key = make_drop(
+        folder,
+        zone,
+        plan.declaration,
+        records=plan.records,
+        tracks=plan.tracks,
+        minimum_level=level,
+    )
     where = zone.place(key)
-    return Answer({"drop": key, "folder": where}, [f"drop {key} lies ready in {where}"])
-
-
-def _read_sidecar(path: Path) -> list[dict]:
-    try:
-        return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    except (OSError, json.JSONDecodeError) as error:
-        raise WsdataError(f"{path}: expected one JSON record a line: {error}") from error
+    data = {"drop": key, "folder": where, "assumed": plan.assumed, "left_out": plan.left_out}
+    lines = [f"assumed: {choice}" for choice in plan.assumed]
+    lines += [f"left out, not a media file: {name}" for name in plan.left_out]
+    return Answer(data, [*lines, f"drop {key} lies ready in {where}"])
 
 
 def check(args: argparse.Namespace) -> Answer:
@@ -50,10 +49,13 @@ def check(args: argparse.Namespace) -> Answer:
     if not folder.is_dir():
         raise WsdataError(f"{folder} is not a folder")
     folder = folder.absolute()  # its name is the drop's
-    faults, media = inspect_drop(FolderLanding(folder.parent), folder.name)
+    zone = FolderLanding(folder.parent)
+    faults, media, payloads = inspect_drop(zone, folder.name)
+    faults += payload_faults(zone, folder.name, payloads)
     data = {"drop": folder.name, "ok": not faults, "faults": faults}
     lines = [f"{folder.name}: {fault}" for fault in faults] or [
         f"{folder.name} keeps the contract: {len(media)} media files"
+        + (f", {len(payloads)} payloads" if payloads else "")
     ]
     return Answer(data, lines, code=1 if faults else 0)
 

@@ -61,21 +61,28 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _declaration_options(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+def _declaration_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tier", choices=("licensed", "crawl", "synthetic"), default="licensed")
     parser.add_argument("--source", help="source name; default: the folder's")
-    parser.add_argument("--license", required=required, default="unspecified", metavar="ID")
+    parser.add_argument("--license", default="unspecified", metavar="ID")
 
 
 def _add_drops(drops, add) -> None:  # noqa: ANN001
     make = add(drops, "make", "drops:make", "make a drop of a folder of media")
     make.add_argument("folder")
-    _declaration_options(make, required=True)
-    make.add_argument("--territory", default="world")
-    make.add_argument("--rights-from", default="", metavar="DAY")
-    make.add_argument("--rights-until", default="", metavar="DAY")
-    make.add_argument("--generator", default="")
-    make.add_argument("--records", metavar="FILE", help="sidecar, one JSON record a line")
+    make.add_argument("--tier", choices=("licensed", "crawl", "synthetic"),
+                      help="default: as the sidecars tell, else licensed")  # fmt: skip
+    make.add_argument("--source", help="source name; default: the folder's")
+    make.add_argument("--license", metavar="ID",
+                      help="default: as a licence file tells, else unknown")  # fmt: skip
+    make.add_argument("--territory")
+    make.add_argument("--rights-from", metavar="DAY")
+    make.add_argument("--rights-until", metavar="DAY")
+    make.add_argument("--generator", help="model or renderer of synthetic material")
+    make.add_argument("--continuous", action="store_true", help="each file is one take")
+    make.add_argument("--records", metavar="FILE",
+                      help="sidecar, JSON lines or Parquet; default: the folder's own, or files "
+                           "beside the media such as a.json and a.txt of a.mp4")  # fmt: skip
     check = add(drops, "check", "drops:check", "check a drop against the contract")
     check.add_argument("folder")
     add(drops, "list", "drops:list_drops", "drops in the landing zone, and what became of them")
@@ -153,6 +160,7 @@ def _add_questions(commands, group, add) -> None:  # noqa: ANN001
         choosing.add_argument("--matching", metavar="TEXT", help="text within the reason")
     release.add_argument("--reason", required=True, help="what has changed since")
     release.add_argument("--dry-run", action="store_true", help="say which they would be")
+    _add_vault(group("vault", "the eval list, and where its assets are"), add)
     safety = group("safety", "what matches a safety list, for the team that answers for it")
     add(safety, "list", "safety:list_hits", "lists in force, and what matches them")
     told = add(safety, "report", "safety:report", "all that is known of one raw asset that matches")
@@ -180,6 +188,14 @@ def _add_questions(commands, group, add) -> None:  # noqa: ANN001
     gc.add_argument("--apply", action="store_true", help="delete them")
     gc.add_argument("--min-age-hours", type=float, default=24.0, metavar="H",
                     help="leave what is younger: a running step may need it")  # fmt: skip
+
+
+def _add_vault(vault, add) -> None:  # noqa: ANN001
+    add(vault, "list", "vaults:list_members", "listed assets: sealed, exposed or not landed")
+    listing = add(vault, "add", "vaults:add", "append assets to the eval list")
+    listing.add_argument("file", help="asset ids, one a line, with names of eval sets after them")
+    listing.add_argument("--set", metavar="NAME", help="eval set that they belong to")
+    add(vault, "exposure", "vaults:exposure", "where assets listed late have been used")
 
 
 def _add_capacity(capacity: argparse.ArgumentParser) -> None:

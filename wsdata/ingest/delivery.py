@@ -71,11 +71,7 @@ def media_files(files: Iterable[LandedFile]) -> list[LandedFile]:
 def other_files(folder: Path) -> list[str]:
     """Files of a plain folder that are no media, which a drop made of it leaves out; sorted."""
     found = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(
-        path.relative_to(folder).as_posix()
-        for path in found
-        if path.suffix.lower() not in MEDIA_SUFFIXES and not is_payload(path.name)
-    )
+    return sorted(path.relative_to(folder).as_posix() for path in found if not _is_taken(path.name))
 
 
 def read_declaration(zone: LandingZone, drop: str) -> Declaration:
@@ -248,6 +244,7 @@ def make_drop(
     declaration: Declaration,
     *,
     records: Iterable[dict[str, Any]] = (),
+    tracks: Iterable[str] = (),
     date: str | None = None,
     minimum_level: str = DEFAULT_LEVEL,
 ) -> DropKey:
@@ -260,6 +257,7 @@ def make_drop(
         zone: The landing zone.
         declaration: What is stated about them.
         records: Sidecar records, each with the ``path`` of a file within the drop.
+        tracks: Tracks of actions that records name, by their paths in the folder.
         date: Day of delivery, YYYYMMDD; today without it.
         minimum_level: The sandbox level that the deployment demands, for payloads.
 
@@ -268,6 +266,8 @@ def make_drop(
         DropRefused: What was made would break the contract.
     """
     chosen = _chosen_files(files)
+    if isinstance(files, Path):
+        chosen = sorted({**dict(chosen), **{name: files / name for name in tracks}}.items())
     listing = digest(
         {
             "declaration": asdict(declaration),
@@ -308,7 +308,7 @@ def _chosen_files(files: Path | Iterable[Path]) -> list[tuple[str, Path]]:
         chosen = [
             (path.relative_to(files).as_posix(), path)
             for path in sorted(files.rglob("*"))
-            if path.is_file() and (path.suffix.lower() in MEDIA_SUFFIXES or is_payload(path.name))
+            if path.is_file() and _is_taken(path.name)
         ]
         if not chosen:
             raise WsdataError(
@@ -317,6 +317,11 @@ def _chosen_files(files: Path | Iterable[Path]) -> list[tuple[str, Path]]:
             )
         return chosen
     return sorted((path.name, path) for path in files)
+
+
+def _is_taken(name: str) -> bool:
+    """Whether a file of a folder goes into a drop that is made of it, by its name alone."""
+    return name != RECORDS_PARQUET and (_suffix(name) in MEDIA_SUFFIXES or is_payload(name))
 
 
 def _drop_of_listing(zone: LandingZone, origin: str, listing: str) -> DropKey | None:

@@ -208,6 +208,7 @@ def test_drop_make_check_and_list(ask, say, tmp_path):
     states = {row["drop"]: row["state"] for row in ask("drop", "list")}
     assert states == {A: "landed", B: "landed", made["drop"]: "ready"}
     assert say("drop", "list")[0].split() == ["drop", "state", "raw", "assets", "clips", "faults"]
+    assert say(*words)[:-1] == [f"assumed: {choice}" for choice in made["assumed"]]
     faults = ask("drop", "check", str(folder), code=1)
     assert faults["ok"] is False
     assert faults["faults"]
@@ -274,7 +275,7 @@ def test_a_call_that_fails_says_why_in_both_tongues(home, capsys, words, code):
 
 @pytest.mark.parametrize(
     "words",
-    [(), ("dance",), ("plan",), ("plan", "show", "v1"), ("drop", "make", "x"), ("funnel", "--dorp"),
+    [(), ("dance",), ("plan",), ("plan", "show", "v1"), ("drop", "make"), ("funnel", "--dorp"),
      ("plan", "show", "v1", "--step", "one"), ("quarantine", "release", "x")],
 )  # fmt: skip
 def test_a_wrong_call_exits_with_2(words, capsys):
