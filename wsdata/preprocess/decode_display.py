@@ -9,6 +9,9 @@ import polars as pl
 
 from wsdata.tables import TRANSCODES
 
+MAX_FILES = 200  # of a table that the UI draws at once
+SEVERITIES = ("quarantined", "salvaged", "empty")  # before files that are well
+
 
 def decode_display(
     tables: dict[str, pl.DataFrame], paths: dict[str, str]
@@ -101,10 +104,24 @@ def _durations(clips: pl.DataFrame) -> str:
 
 
 def _files(status: pl.DataFrame, paths: dict[str, str]) -> str:
+    """Every file and what became of it, the worst first; of a large drop the first alone."""
     shown = ("status", "num_clips", "frames_decoded", "frames_promised", "attempts", "reason")
     rows = [
         [paths.get(row["asset_id"], row["asset_id"][:12]), *(row[name] for name in shown)]
         for row in status.iter_rows(named=True)
     ]
     heads = ["file", "status", "clips", "frames", "promised", "attempts", "reason"]
-    return _table_md(heads, sorted(rows, key=lambda row: (row[1] == "ok", str(row[0]))))
+    rows.sort(key=lambda row: (_severity(row[1], row[2]), str(row[0])))
+    told = _table_md(heads, rows[:MAX_FILES])
+    if len(rows) <= MAX_FILES:
+        return told
+    return (
+        f"{told}\n\nThe {MAX_FILES} worst of {len(rows)} files. All of them: "
+        "`wsdata funnel --drop KEY --json`, with this drop's key."
+    )
+
+
+def _severity(status: str, num_clips: int) -> int:
+    if status == "ok":
+        return len(SEVERITIES) + (num_clips > 0)
+    return SEVERITIES.index(status) if status in SEVERITIES else 0
