@@ -24,15 +24,10 @@ import numpy as np
 from benchmarks.one_pass_made import make_hours, make_longer, make_minute
 from wsdata.media.encode import FPS, GOP_S, X264
 from wsdata.preprocess.ladder import RUNG_SIZES
-from wsdata.preprocess.onepass import WINDOWS
+from wsdata.preprocess.windows import window_params
 
 LADDER = ("256p", "512p", "720p")
-ARGS = {
-    "path": "plain",
-    "window_min_s": WINDOWS.min_s,
-    "window_target_s": WINDOWS.target_s,
-    "window_max_s": WINDOWS.max_s,
-}
+ARGS = {"path": "plain", **window_params()}
 ROUNDS = 2  # more where the machine is quiet
 SSIM_EVERY = 12  # frames
 

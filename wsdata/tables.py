@@ -13,6 +13,7 @@ STR, INT, F64, BOOL, BIN = pl.String, pl.Int64, pl.Float64, pl.Boolean, pl.Binar
 VECTOR = pl.List(pl.Float32)
 
 RUNGS = ("256p", "512p", "720p", "1080p")
+DECODERS, ENCODERS = ("cpu", "nvdec"), ("x264", "h264_nvenc")  # what media goes through
 TRANSCODES = (*RUNGS, "48fps")  # endings of tables; 48fps has a clip's largest rung up to 720p
 
 

@@ -28,10 +28,13 @@ _CAREFUL = {
 }
 
 
-def open_media(source: "BinaryIO | bytes | Path", *, is_careful: bool = False) -> "InputContainer":
+def open_media(
+    source: "BinaryIO | bytes | Path", *, is_careful: bool = False, acceleration: Any = None
+) -> "InputContainer":
     """Open a media file by its content; a name counts for nothing.
 
     Of a raw asset, which comes as a file, a picture is opened as `media.stills` shows it.
+    `acceleration` is what `media.engines` gives.
 
     Raises:
         DecodeFailed: Nothing recognises it, or it is a damaged picture.
@@ -46,7 +49,9 @@ def open_media(source: "BinaryIO | bytes | Path", *, is_careful: bool = False) -
     try:
         if isinstance(file, Path):
             file = io.BytesIO(file.read_bytes())
-        return cast("InputContainer", av.open(file, mode="r", options=options))
+        return cast(
+            "InputContainer", av.open(file, mode="r", options=options, hwaccel=acceleration)
+        )
     except (av.error.FFmpegError, ValueError, EOFError, OSError) as error:
         raise DecodeFailed(f"cannot be opened: {told_error(error)}") from error
 

@@ -23,6 +23,7 @@ from wsdata.preprocess.ladder import (
     fast_rung,
     frame_span,
 )
+from wsdata.preprocess.scaling import Pictures
 from wsdata.preprocess.sound_output import SoundOutput
 from wsdata.preprocess.windows import Closed, Opened
 from wsdata.timebase import num_output_frames, pts_to_ms
@@ -41,6 +42,26 @@ class Track:
     source_fps: float | None
     encoder: str = "x264"
     makes_fast: bool = True
+
+
+@dataclass(slots=True)
+class Source:
+    """A decoded frame on its way to the shot detector's word.
+
+    `frame` is null once it has waited for long: then all that may be asked of it has been made.
+    """
+
+    pts: int
+    end_pts: int
+    frame: "VideoFrame | None"
+    small: "VideoFrame"
+    pictures: Pictures
+    color: NDArray[np.uint8] | None = None
+
+    @property
+    def geometry(self) -> Geometry:
+        """How it is shown."""
+        return self.pictures.geometry
 
 
 @dataclass(slots=True)

@@ -19,11 +19,14 @@ import polars as pl
 from wsdata.digest import canonical_json, short_digest
 from wsdata.errors import DecodeFailed
 from wsdata.ids import make_clip_id, parse_drop_key
+from wsdata.media.bwrap import gpu_devices
+from wsdata.media.engines import ENGINE_PARAMS, Engines, path_with_engine
 from wsdata.media.heard import check_installed
 from wsdata.media.jobs import JobReport, Limits
 from wsdata.media.sandbox import SandboxPool
 from wsdata.orders import StepResult, StepRun
 from wsdata.preprocess.decode_display import decode_display
+from wsdata.preprocess.ladder import RUNGS_OF_ALL, rungs_by_probe
 from wsdata.preprocess.onepass import PATHS
 from wsdata.records import Fact
 from wsdata.store import BlobStore, FolderStore
@@ -35,6 +38,7 @@ WALL_PER_SECOND = 20.0
 UNKNOWN_DURATION_S = 600.0
 LIMITS = Limits(memory_bytes=4 << 30, file_bytes=2 << 30)
 BLOBS = ("clips.*.transcodes.*.key", "clips.*.audio.key", "clips.*.pack.key")
+GPU_ADDRESS_BYTES = 1 << 40  # its driver maps all memory there is, of host and device
 MAX_REASON_LENGTH = 500
 
 _FILE = re.compile(r"[0-9a-z_.]{1,80}")
@@ -44,7 +48,10 @@ _CLIP_COLUMNS = (
     "start_kind", "end_kind",
 )  # fmt: skip
 _HASHES = ("hash", "mirror_hash", "core_hash", "core_mirror_hash")
-_COUNTS = ("frames_promised", "frames_decoded", "num_errors", "decoded_s", "num_shots", "num_transitions")
+_COUNTS = (
+    "frames_promised", "frames_decoded", "num_errors", "decoded_s", "num_shots",
+    "num_transitions",
+)  # fmt: skip
 
 RunJob = Callable[..., JobReport]
 
@@ -58,13 +65,16 @@ class _Asset:
     size_bytes: int
     duration_s: float | None
     release: dict[str, Any] | None
+    is_continuous: bool = False
+    rungs: tuple[str, ...] = RUNGS_OF_ALL
 
     @property
     def subject(self) -> str:
         """The asset and its releases: a released one is tried again, and only that."""
+        kind = "#continuous" if self.is_continuous else ""
         if self.release is None:
-            return self.asset_id
-        return f"{self.asset_id}#{short_digest(self.release)}"
+            return self.asset_id + kind
+        return f"{self.asset_id}{kind}#{short_digest(self.release)}"
 
     @property
     def wall_s(self) -> float:
@@ -90,8 +100,12 @@ def run(run: StepRun, *, job_runner: RunJob | None = None) -> StepResult:
     workers = max(1, int(run.settings.get("num_threads", 2)))
     assets = _assets(run)
     seconds: dict[str, float] = {}
-    with SandboxPool(workers, preload=(JOB.partition(":")[0],)) as pool:
-        ordered = _decode_all(run, assets, job_runner or pool.run, workers, seconds)
+    preload = (JOB.partition(":")[0],)
+    with (
+        ThreadPoolExecutor(max_workers=workers) as executor,
+        SandboxPool(workers, preload=preload, devices=_devices(run)) as pool,
+    ):
+        ordered = _decode_all(run, assets, job_runner or pool.run, executor, seconds)
     tables = _tables(run.order.partition, ordered)
     return StepResult(
         tables=tables,
@@ -105,7 +119,7 @@ def _decode_all(
     run: StepRun,
     assets: list[_Asset],
     job_runner: RunJob,
-    workers: int,
+    executor: ThreadPoolExecutor,
     seconds: dict[str, float],
 ) -> dict[str, dict[str, Any]]:
     """Return the result of each asset, in the order given, and note how long each took."""
@@ -122,39 +136,47 @@ def _decode_all(
         seconds[asset.asset_id] = time.monotonic() - begun
         return kept
 
-    with ThreadPoolExecutor(max_workers=workers) as executor:
-        # Longest first, so that no long file is begun when the others are done.
-        by_length = sorted(assets, key=lambda asset: asset.wall_s, reverse=True)
-        waiting = {executor.submit(work, asset): asset for asset in by_length}
-        try:
-            for done in as_completed(waiting):
-                asset = waiting[done]
-                results[asset.asset_id] = done.result()
-                told = results[asset.asset_id]
-                note = f"{asset.asset_id[:12]} {told['status']}, {len(told['clips'])} clips"
-                run.progress(len(results), len(assets), note)
-        except BaseException:
-            executor.shutdown(wait=False, cancel_futures=True)
-            raise
+    # Longest first, so that no long file is begun when the others are done.
+    by_length = sorted(assets, key=lambda asset: asset.wall_s, reverse=True)
+    waiting = {executor.submit(work, asset): asset for asset in by_length}
+    try:
+        for done in as_completed(waiting):
+            asset = waiting[done]
+            results[asset.asset_id] = done.result()
+            told = results[asset.asset_id]
+            note = f"{asset.asset_id[:12]} {told['status']}, {len(told['clips'])} clips"
+            run.progress(len(results), len(assets), note)
+    except BaseException:
+        executor.shutdown(wait=False, cancel_futures=True)
+        raise
     return {asset.asset_id: results[asset.asset_id] for asset in assets}
 
 
 def _assets(run: StepRun) -> list[_Asset]:
     raw = run.read("raw_assets").filter(~pl.col("in_vault") & pl.col("key").is_not_null())
-    probes = run.read("probes").select("asset_id", "duration_s")
-    durations: dict[str, float | None] = dict(probes.iter_rows())
+    probes = {row["asset_id"]: row for row in run.read("probes").iter_rows(named=True)}
     releases = run.order.facts.get("release", {})
+    stated = run.read("provenance").filter(pl.col("is_continuous").fill_null(value=False))
+    continuous = set(stated["asset_id"].to_list())
     return [
         _Asset(
             asset_id=row["asset_id"],
             key=row["key"],
             size_bytes=row["size_bytes"],
-            duration_s=durations.get(row["asset_id"]),
+            duration_s=probes.get(row["asset_id"], {}).get("duration_s"),
             release=releases.get(row["asset_id"]),
+            is_continuous=row["asset_id"] in continuous,
+            rungs=rungs_by_probe(probes.get(row["asset_id"])),
         )
         for row in raw.sort("asset_id").iter_rows(named=True)
         if run.is_mine(row["asset_id"])
     ]
+
+
+def _devices(run: StepRun) -> tuple[str, ...]:
+    """Device files of GPUs, where the order's engines are on one."""
+    engines = Engines(**{name: run.params[name] for name in ENGINE_PARAMS if name in run.params})
+    return gpu_devices() if engines.uses_gpu else ()
 
 
 # one asset -----------------------------------------------------------------------------------
@@ -164,6 +186,8 @@ def _decode_asset(run: StepRun, asset: _Asset, job_runner: RunJob) -> dict[str, 
     with tempfile.TemporaryDirectory(prefix="wsdata-decode-") as folder:
         source = _local_file(run.store, asset, Path(folder))
         limits = replace(LIMITS, stall_s=run.settings.get("sandbox_stall_s", LIMITS.stall_s))
+        if _devices(run):
+            limits = replace(limits, memory_bytes=GPU_ADDRESS_BYTES)
         failures: list[str] = []
         how: dict[str, Any] = {}
         for attempt, path in enumerate(PATHS, 1):
@@ -171,14 +195,20 @@ def _decode_asset(run: StepRun, asset: _Asset, job_runner: RunJob) -> dict[str, 
             out_dir.mkdir()
             report = job_runner(
                 JOB,
-                {**run.params, "path": path},
+                {
+                    **run.params,
+                    "path": path,
+                    "is_continuous": asset.is_continuous,
+                    "rungs": asset.rungs,
+                },
                 source=source,
                 out_dir=out_dir,
                 wall_s=asset.wall_s,
                 limits=limits,
                 minimum_level=run.settings.get("sandbox_minimum", "seccomp"),
             )
-            how = {"attempts": attempt, "path_used": path, "sandbox_level": report.level}
+            used = path_with_engine(path, report.result or {})
+            how = {"attempts": attempt, "path_used": used, "sandbox_level": report.level}
             if report.status != "ok" or report.result is None:
                 failures.append(_failure(report))
                 continue

@@ -6,6 +6,7 @@ which frames make a clip is told by `windows`.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,11 @@ RUNG_SIZES = {  # (width, height); multiples of 16, for latents of 8 x 8 in 2 x 
     "720p": {"16:9": (1280, 720), "9:16": (720, 1280), "1:1": (960, 960), "4:3": (960, 720)},
     "1080p": {"16:9": (1920, 1080), "9:16": (1080, 1920), "1:1": (1440, 1440), "4:3": (1440, 1080)},
 }
+RUNGS_OF_ALL = ("256p", "512p", "720p", "48fps")
+MIN_TOP_BITS = 0.08  # per pixel and frame: 4 Mb/s of h264 at 1080p24
+MIN_TOP_BITS_NEW = 0.04  # of codecs that need half of that
+MIN_TOP_BITS_STILL = 0.5
+NEW_CODECS = ("hevc", "av1", "vp9", "vvc")
 FAST_FPS = 48
 FAST_TABLE = "48fps"  # ending of the name of the table that holds rungs of such rates
 FAST_RUNGS = ("256p", "512p", "720p")
@@ -177,6 +183,23 @@ def frame_span(
     scale, below = fps * time_base.numerator, time_base.denominator
     first = 0 if pts <= start_pts else -((start_pts + 1 - pts) * scale // below)
     return first, max(first, -((start_pts + 1 - end_pts) * scale // below))
+
+
+def rungs_by_probe(probe: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Endings of the tables of transcodes that a file is a candidate for, by its probe's row.
+
+    All but 1080p are for every file. That one is for files whose bits per pixel say that there
+    is something to see in it; whether a picture is large enough is asked of its frames.
+    """
+    if probe is None or probe["status"] != "ok" or not probe["bit_rate"]:
+        return RUNGS_OF_ALL
+    pixels = (probe["width_px"] or 0) * (probe["height_px"] or 0)
+    if probe["media_kind"] == "image":
+        least = MIN_TOP_BITS_STILL * pixels
+    else:
+        bits = MIN_TOP_BITS_NEW if probe["codec"] in NEW_CODECS else MIN_TOP_BITS
+        least = bits * pixels * (probe["source_fps"] or FPS)
+    return (*RUNGS_OF_ALL, "1080p") if pixels and probe["bit_rate"] >= least else RUNGS_OF_ALL
 
 
 def fast_rung(rungs: tuple[str, ...], source_fps: float | None) -> str | None:

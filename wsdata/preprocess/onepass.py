@@ -11,13 +11,9 @@ the encoders of one clip.
 """
 
 from collections import deque
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
-
-import numpy as np
-from numpy.typing import NDArray
 
 from wsdata.errors import DecodeFailed
 from wsdata.media.decode import (
@@ -28,10 +24,11 @@ from wsdata.media.decode import (
 )
 from wsdata.media.deinterlace import deinterlace
 from wsdata.media.encode import FPS
+from wsdata.media.engines import PROCESSOR, Engines, engine_params, with_fallback
 from wsdata.media.probe import rotation_deg
 from wsdata.media.reader import Gap, MediaReader
 from wsdata.orders import FactInput, Input, Step
-from wsdata.preprocess.clip_output import ClipOutput, OpenClip, Ready, Track
+from wsdata.preprocess.clip_output import ClipOutput, OpenClip, Ready, Source, Track
 from wsdata.preprocess.framepack import (
     PackBuilder,
     wants_color,
@@ -45,21 +42,23 @@ from wsdata.preprocess.ladder import (
     frame_span,
     make_geometry,
 )
+from wsdata.preprocess.looks import feature_picture
 from wsdata.preprocess.prints import Prints
 from wsdata.preprocess.scaling import Pictures, still_rungs
-from wsdata.preprocess.looks import feature_picture
 from wsdata.preprocess.shots import ShotDetector, Word
 from wsdata.preprocess.sound_output import sound_timeline
 from wsdata.preprocess.windows import (
+    FILE,
+    GAP,
     Closed,
     Dropped,
     Event,
-    FILE,
-    GAP,
     Kept,
     Opened,
-    WindowRule,
     Windower,
+    WindowRule,
+    rule_of,
+    window_params,
 )
 from wsdata.recipe import Recipe
 from wsdata.tables import TRANSCODES
@@ -69,16 +68,11 @@ if TYPE_CHECKING:
 
 CODE_VERSION = "onepass-3"
 PATHS = ("plain", "plain", "careful")  # two retries, the second on another path
-WINDOWS = WindowRule()
 MAX_WHOLE_FRAMES = 4  # as decoded, while the shot detector looks at what follows
 
 
 def _params(_recipe: Recipe) -> dict[str, Any]:
-    return {
-        "window_min_s": WINDOWS.min_s,
-        "window_target_s": WINDOWS.target_s,
-        "window_max_s": WINDOWS.max_s,
-    }
+    return window_params()
 
 
 STEP = Step(
@@ -102,9 +96,11 @@ STEP = Step(
     pool="nvdec",
     units_of="raw_assets",
     params_of=_params,
+    constants_of=lambda deployment: engine_params(deployment.decoder, deployment.encoder),
     settings_of=lambda deployment, _recipe: {
         "num_threads": deployment.num_threads,
         "sandbox_minimum": deployment.sandbox_minimum,
+        "sandbox_stall_s": deployment.sandbox_stall_s,
     },
     description="One decode of each raw asset: clips, every rung, sound, frame packs, prints.",
 )
@@ -116,12 +112,15 @@ def decode_job(args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dict[st
     Args:
         args: ``path`` (one of `PATHS`), ``window_min_s``, ``window_target_s``, ``window_max_s``;
             ``rungs``, endings of the tables of transcodes that are wanted of this file, where
-            it is large and fast enough for them; all by default.
+            it is large and fast enough for them; all by default; ``is_continuous``, where it
+            is one take, with ``episode_target_s`` and ``episode_max_s``; ``decoder`` and
+            ``encoder``, of `media.engines`.
         source: The file.
         out_dir: Where blobs are left; the result names them by file name.
 
     Returns:
-        ``status`` (ok | salvaged | empty), ``reason``, counts, ``clips`` and ``prints``.
+        ``status`` (ok | salvaged | empty), ``reason``, counts, ``clips`` and ``prints``; and
+        what `media.engines.with_fallback` adds.
 
     Raises:
         DecodeFailed: It cannot be opened, or gives nothing long enough.
@@ -133,8 +132,21 @@ def decode_job(args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dict[st
     source.seek(0)
     if is_empty:
         return {"status": "empty", "reason": "the file has no bytes", "clips": [], "prints": []}
+    engines = Engines(decoder=args.get("decoder", "cpu"), encoder=args.get("encoder", "x264"))
+
+    def work(engines: Engines) -> dict[str, Any]:
+        source.seek(0)
+        return _decode(args, source, out_dir, engines)
+
+    return with_fallback(PROCESSOR if args["path"] == "careful" else engines, work, out_dir)
+
+
+def _decode(
+    args: dict[str, Any], source: BinaryIO, out_dir: Path, engines: Engines
+) -> dict[str, Any]:
     is_careful = args["path"] == "careful"
-    with open_media(source, is_careful=is_careful) as container:
+    accelerated = engines.acceleration()
+    with open_media(source, is_careful=is_careful, acceleration=accelerated) as container:
         video, audio = main_video(container), main_audio(container)
         held = describe_streams(container)
         if video is None and audio is None:
@@ -143,51 +155,38 @@ def decode_job(args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dict[st
             return {"status": "empty", "reason": f"no video: {held}", "clips": [], "prints": []}
         if video.codec_context is None:
             raise DecodeFailed(f"its video is in a codec that is not known here: {held}")
-        rule = WindowRule(
-            min_s=args["window_min_s"],
-            target_s=args["window_target_s"],
-            max_s=args["window_max_s"],
-        )
+        rule = rule_of(args, container.duration)
         reader = MediaReader(container, video, audio, is_careful=is_careful)
-        return _Pass(reader, out_dir, rule, tuple(args.get("rungs", TRANSCODES))).run()
-
-
-@dataclass(slots=True)
-class _Source:
-    """A decoded frame on its way to the shot detector's word.
-
-    `frame` is null once it has waited for long: then all that may be asked of it has been made.
-    """
-
-    pts: int
-    end_pts: int
-    frame: "VideoFrame | None"
-    small: "VideoFrame"
-    pictures: Pictures
-    color: NDArray[np.uint8] | None = None
-
-    @property
-    def geometry(self) -> Geometry:
-        return self.pictures.geometry
+        wanted = tuple(args.get("rungs", TRANSCODES))
+        one_take = bool(args.get("is_continuous"))
+        encoder = engines.encoder
+        return _Pass(reader, out_dir, rule, wanted, encoder, is_continuous=one_take).run()
 
 
 class _Pass:
     """The state of one decode."""
 
     def __init__(
-        self, reader: MediaReader, out_dir: Path, rule: WindowRule, wanted: tuple[str, ...]
+        self,
+        reader: MediaReader,
+        out_dir: Path,
+        rule: WindowRule,
+        wanted: tuple[str, ...],
+        encoder: str,
+        *,
+        is_continuous: bool,
     ) -> None:
         self._reader = reader
         self._out_dir = out_dir
-        self._wanted = wanted
+        self._wanted, self._encoder = wanted, encoder
         self._hold = FrameHold(out_dir)
         self._time_base = reader.time_base
-        self._detector = ShotDetector()
+        self._detector = ShotDetector(is_continuous=is_continuous)
         self._windower = Windower(time_base=reader.time_base, rule=rule)
         self._timeline = sound_timeline(out_dir) if reader.has_audio else None
-        self._geometries: dict[tuple[int, int, Fraction, int], Geometry] = {}
-        self._waiting: _Source | None = None  # the newest frame, until its end is known
-        self._undecided: deque[_Source] = deque()
+        self._geometries: dict[tuple[int, ...], Geometry] = {}
+        self._waiting: Source | None = None  # the newest frame, until its end is known
+        self._undecided: deque[Source] = deque()
         self._ready: dict[int, Ready] = {}
         self._clip: OpenClip | None = None
         self._last_step = 1
@@ -232,6 +231,7 @@ class _Pass:
             time_base=self._time_base,
             origin_pts=self._first_pts,
             source_fps=float(rate) if rate and not is_still else None,
+            encoder=self._encoder,
             makes_fast=FAST_TABLE in self._wanted,
         )
         self._fps = FPS
@@ -246,9 +246,11 @@ class _Pass:
             self._push(frame)
 
     def _geometry_of(self, frame: "VideoFrame") -> Geometry:
-        seen = frame.width, frame.height, self._reader.sar, rotation_deg(frame)
+        sar = self._reader.sar
+        seen = frame.width, frame.height, sar.numerator, sar.denominator, frame.rotation
         if seen not in self._geometries:
-            self._geometries[seen] = make_geometry(*seen, self._wanted)
+            size = frame.width, frame.height
+            self._geometries[seen] = make_geometry(*size, sar, rotation_deg(frame), self._wanted)
         return self._geometries[seen]
 
     def _take_still(self, frame: "VideoFrame") -> None:
@@ -277,9 +279,9 @@ class _Pass:
                 self._end_shot(GAP)
         if self._pictures.geometry is not geometry or not self._pictures.fits(frame):
             self._pictures = Pictures(frame, geometry)
-        self._waiting = _Source(pts, pts + 1, frame, self._pictures.small(frame), self._pictures)
+        self._waiting = Source(pts, pts + 1, frame, self._pictures.small(frame), self._pictures)
 
-    def _see(self, item: _Source, end_pts: int) -> None:
+    def _see(self, item: Source, end_pts: int) -> None:
         """Hand a frame whose end is known to the detector, and decided ones to the windower."""
         item.end_pts = self._end_pts = end_pts
         if item.frame is not None:
@@ -309,7 +311,7 @@ class _Pass:
                 self._hold.drop(item.pts)
             self._follow(events)
 
-    def _may_show(self, item: _Source, starts: tuple[int, ...]) -> bool:
+    def _may_show(self, item: Source, starts: tuple[int, ...]) -> bool:
         """Whether a clip that begins at one of `starts` shows a frame; at 60 a second not all."""
         for start in starts:
             first, end = frame_span(item.pts, item.end_pts, start, self._time_base, self._fps)
@@ -317,7 +319,7 @@ class _Pass:
                 return True
         return False
 
-    def _make_top(self, item: _Source) -> None:
+    def _make_top(self, item: Source) -> None:
         """Keep a frame at the size of its top rung, and let go of it as it was decoded."""
         frame, item.frame = item.frame, None
         top = item.pictures.top(frame) if frame is not None else None
