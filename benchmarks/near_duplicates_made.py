@@ -5,7 +5,7 @@ tests. Everything is decoded and coded with PyAV, one thread, so that the same c
 same copy.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -85,7 +85,9 @@ def write_clip(clip: Clip, path: Path, *, crf: int = 23, fps: Fraction | None = 
         video.width, video.height, video.pix_fmt = width, height, "yuv420p"
         video.options = {"crf": str(crf), "preset": "veryfast", "threads": "1"}
         video.time_base = video.codec_context.time_base = Fraction(1, 90_000)
-        audio = container.add_stream("aac", rate=AUDIO_HZ, layout="mono") if len(clip.sound) else None
+        audio = (
+            container.add_stream("aac", rate=AUDIO_HZ, layout="mono") if len(clip.sound) else None
+        )
         for time_s, picture in _at_rate(clip, fps):
             frame = av.VideoFrame.from_ndarray(
                 np.ascontiguousarray(picture[:height, :width]), format="rgb24"
@@ -128,7 +130,7 @@ def _to_height(height: int) -> Callable[[Picture], Picture]:
 def _logo(picture: Picture) -> Picture:
     """Draw a bright mark of an eighth of the width into a corner."""
     marked = picture.copy()
-    height, width = picture.shape[:2]
+    width = picture.shape[1]
     side, edge = width // 8, width // 40
     cv2.rectangle(marked, (width - side - edge, edge), (width - edge, edge + side // 2),
                   (250, 210, 20), -1)  # fmt: skip
@@ -183,21 +185,35 @@ def _faster(clip: Clip, factor: float) -> Clip:
     return Clip(clip.pictures, [t / factor for t in clip.times_s], np.asarray(sound, np.float32))
 
 
-def copies(clip: Clip, intro: Clip, folder: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """Write every kind of whole copy of a clip: (kind, file)."""
+_CHANGES: dict[str, Callable[[Picture], Picture]] = {
+    "half": lambda one: scaled(one, one.shape[1] // 4 * 2, one.shape[0] // 4 * 2),
+    "240p": _to_height(240),
+    "logo": _logo,
+    "letterbox": _letterbox,
+    "mirror": lambda one: np.ascontiguousarray(one[:, ::-1]),
+    "crop5": _crop(0.05),
+    "crop10": _crop(0.10),
+    "graded": _graded,
+}
+KINDS = (
+    "crf35", "25fps", *_CHANGES, "intro", "black_intro", "faster4",
+)  # fmt: skip
 
-    def out(kind: str, made: Clip, **options: object) -> tuple[str, Path]:
-        return kind, write_clip(made, folder / f"{name}-{kind}.mp4", **options)  # pyright: ignore
 
-    yield out("crf35", clip, crf=35)
-    yield out("240p", clip.changed(_to_height(240)))
-    yield out("25fps", clip, fps=Fraction(25))
-    yield out("logo", clip.changed(_logo))
-    yield out("letterbox", clip.changed(_letterbox))
-    yield out("mirror", clip.changed(lambda one: np.ascontiguousarray(one[:, ::-1])))
-    yield out("intro", joined(intro, clip))
-    yield out("black_intro", joined(black(2.0, clip), clip))
-    yield out("crop5", clip.changed(_crop(0.05)))
-    yield out("crop10", clip.changed(_crop(0.10)))
-    yield out("graded", clip.changed(_graded))
-    yield out("faster4", _faster(clip, 1.04))
+def copies(
+    clip: Clip, intro: Clip, folder: Path, name: str, kinds: Iterable[str] = KINDS
+) -> Iterator[tuple[str, Path]]:
+    """Write whole copies of a clip, of the kinds asked for: (kind, file)."""
+    for kind in kinds:
+        path = folder / f"{name}-{kind}.mp4"
+        if kind in _CHANGES:
+            yield kind, write_clip(clip.changed(_CHANGES[kind]), path)
+        elif kind == "crf35":
+            yield kind, write_clip(clip, path, crf=35)
+        elif kind == "25fps":
+            yield kind, write_clip(clip, path, fps=Fraction(25))
+        elif kind == "faster4":
+            yield kind, write_clip(_faster(clip, 1.04), path)
+        else:
+            before = black(2.0, clip) if kind == "black_intro" else intro
+            yield kind, write_clip(joined(before, clip), path)

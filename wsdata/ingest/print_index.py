@@ -8,6 +8,7 @@ lies there is compared in full: nothing is missed, and the result depends on no 
 insertion, block or thread. What a pair of near frames means belongs to the matchers.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -68,7 +69,8 @@ class _Substring:
         return np.array(found, np.uint32)
 
 
-def _split(num_substrings: int, radius: int) -> list[_Substring]:
+@functools.cache
+def _split(num_substrings: int, radius: int) -> tuple[_Substring, ...]:
     """Cut a hash into substrings whose radii reach all pairs within `radius`."""
     share, rest = divmod(radius - num_substrings + 1, num_substrings)
     edges = [HASH_BITS * i // num_substrings for i in range(num_substrings + 1)]
@@ -76,29 +78,37 @@ def _split(num_substrings: int, radius: int) -> list[_Substring]:
         _Substring(low, high - low, share + (i < rest))
         for i, (low, high) in enumerate(pairwise(edges))
     ]
-    return [part for part in parts if part.radius >= 0]
+    return tuple(part for part in parts if part.radius >= 0)
 
 
-def _costs(parts: list[_Substring], num_hashes: int) -> tuple[float, float]:
-    """Nanoseconds to build the tables, and to ask once."""
-    build = sum(_SORT_NS * num_hashes + _LOOKUP_NS * 2**part.width for part in parts)
-    ask = sum(
-        part.num_lookups * (_LOOKUP_NS + _COMPARE_NS * num_hashes / 2**part.width) for part in parts
-    )
-    return build, ask
-
-
-def _best_split(num_hashes: int, num_queries: int, radius: int) -> tuple[float, list[_Substring]]:
-    """The cheapest way to ask, and its cost."""
+@functools.cache
+def _ways(radius: int) -> tuple[list[tuple[_Substring, ...]], NDArray[np.float64]]:
+    """All ways to cut, and of each: tables, offsets, lookups a query, share of hashes it meets."""
     least = -(-HASH_BITS // _MAX_KEY_BITS)
     ways = [_split(count, radius) for count in range(least, _MAX_SUBSTRINGS + 1)]
+    sizes = [
+        (
+            len(parts),
+            sum(2**part.width for part in parts),
+            sum(part.num_lookups for part in parts),
+            sum(part.num_lookups / 2**part.width for part in parts),
+        )
+        for parts in ways
+    ]
+    return ways, np.array(sizes, np.float64)
 
-    def cost(parts: list[_Substring]) -> float:
-        build, ask = _costs(parts, num_hashes)
-        return build + num_queries * ask
 
-    best = min(ways, key=cost)
-    return cost(best), best
+def _best_split(
+    num_hashes: int, num_queries: int, radius: int
+) -> tuple[float, tuple[_Substring, ...], float]:
+    """The cheapest way to ask: its cost, the substrings, and the cost of one query, in ns."""
+    ways, sizes = _ways(radius)
+    tables, offsets, lookups, met = sizes.T
+    build = _SORT_NS * num_hashes * tables + _LOOKUP_NS * offsets
+    ask = _LOOKUP_NS * lookups + _COMPARE_NS * num_hashes * met
+    cost = build + num_queries * ask
+    best = int(cost.argmin())
+    return float(cost[best]), ways[best], float(ask[best])
 
 
 class PrintIndex:
@@ -122,7 +132,7 @@ class PrintIndex:
             raise ValueError(f"radius {radius}: expected 0 to {HASH_BITS - 1} bits")
         self._radius = radius
         self._halves = _halves(hashes)
-        self._parts = _best_split(len(hashes), num_queries, radius)[1]
+        _, self._parts, self._ask_ns = _best_split(len(hashes), num_queries, radius)
         self._flips = [part.flips() for part in self._parts]
         self._tables = [self._table(part, hashes) for part in self._parts]
         self.num_tables = len(self._tables)
@@ -147,8 +157,7 @@ class PrintIndex:
         """Return all pairs (row of `queries`, row of the index) within the radius."""
         if not len(self) or not len(queries):
             return _as_pairs([], len(self))
-        ask_ns = _costs(self._parts, len(self))[1]
-        per_block = max(1, min(len(queries), int(_BLOCK * _COMPARE_NS / ask_ns)))
+        per_block = max(1, min(len(queries), int(_BLOCK * _COMPARE_NS / self._ask_ns)))
         found: list[NDArray[np.int64]] = []
         for start in range(0, len(queries), per_block):
             block = np.ascontiguousarray(queries[start : start + per_block], np.uint8)
