@@ -16,7 +16,8 @@ class Declaration:
     """What ``drop.toml`` states about every file of a drop; a record may narrow it per file.
 
     Dates are ISO days. `generator` names the model or renderer of synthetic material;
-    `is_generated` tells model-generated video from rendered or simulated.
+    `is_generated` tells model-generated video from rendered or simulated. `continuous` says that
+    each file is one take, such as a drive or a robot's episode: it is cut into long windows.
     """
 
     source_tier: str
@@ -29,6 +30,7 @@ class Declaration:
     pii_policy: str = "standard"
     generator: str = ""
     is_generated: bool = False
+    continuous: bool = False
     format_version: int = FORMAT_VERSION
 
 

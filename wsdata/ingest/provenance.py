@@ -53,6 +53,7 @@ def provenance_row(
         "record_json": canonical_json({**record, "is_generated": declaration.is_generated}),
         "actions_key": actions["key"] if actions else None,
         "actions_suffix": actions["suffix"] if actions else None,
+        "is_continuous": declaration.continuous,
     }
     if in_vault:
         row |= dict.fromkeys((*RECORD_FIELDS, "record_json", "actions_key", "actions_suffix"))

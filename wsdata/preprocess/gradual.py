@@ -1,9 +1,10 @@
 """Dissolves and fades, told by their law: every frame is a mix of the pictures at both ends.
 
 A bracket is a pair of frames some tenths of a second apart. Between them the share of the later
-picture grows from 0 to 1 in small steps, little is left that neither picture explains, and the
-later picture cannot be found in the earlier one by moving its parts: then they are two shots. A
-pan, a zoom or an object leaves much unexplained or is found again; a cut is one big step.
+picture grows from 0 to 1 in small steps, little is left that neither picture explains, fine
+detail dims in the middle, and the later picture cannot be found in the earlier one by moving its
+parts: then they are two shots. A pan, a zoom or an object leaves much unexplained, keeps its
+detail or is found again; a cut is one big step.
 """
 
 from dataclasses import dataclass
@@ -12,18 +13,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wsdata.preprocess.looks import Look, brightness, compare, tint
+from wsdata.preprocess.looks import Look, brightness, compare, detail, tint
 
 SPANS_S = 0.25, 0.4, 0.6, 0.9, 1.35  # of brackets
 PERIODS = 2, 2, 4, 4, 4  # a bracket of this span is tried every so many frames
 MIN_STEP_S = 1 / 35  # frames closer than this to the last are skipped here
 HISTORY = 96  # frames: 2.7 s at the most frames a second
 MIN_DISTANCE = 12.0  # mean square difference of the ends, in levels
-MAX_UNEXPLAINED = 0.12
+MAX_UNEXPLAINED = 0.2
 MAX_STEP = 0.5
 MAX_BEND = 0.15  # of the shares from a straight line, held at 0 and 1
 MAX_BACKWARDS = 0.2
-MIN_UNLIKE = 0.36
+MAX_DETAIL_SHARE = 0.88  # of the ends' fine detail, left in between
+MIN_UNLIKE = 0.37
 UNEXPLAINED_COUNTS = 0.5  # how much more unlike the ends must be, by what is unexplained
 RETURN_S = 1.2  # a brighter picture between two of the same shot is light, not a transition
 RETURN_UNLIKE = 0.3
@@ -65,11 +67,17 @@ class _Line(NamedTuple):
 
 
 class GradualFinder:
-    """Keeps the last seconds of looks and their distances; tells of mixes that end now."""
+    """Keeps the last seconds of looks and their distances; tells of mixes that end now.
 
-    def __init__(self) -> None:
+    Args:
+        more_unlike: How much more unlike than usual the ends of a dissolve must be.
+    """
+
+    def __init__(self, more_unlike: float = 0.0) -> None:
+        self._min_unlike = MIN_UNLIKE + more_unlike
         self._count = 0
         self._times = np.zeros(HISTORY)
+        self._details = np.zeros(HISTORY)
         self._looks: list[Look | None] = [None] * HISTORY
         self._vectors: NDArray[np.float32] | None = None
         self._norms = np.zeros(HISTORY, np.float32)
@@ -122,6 +130,7 @@ class GradualFinder:
         row = (self._norms + self._norms[slot] - 2.0 * products) * self._scale
         self._distances[slot] = self._distances[:, slot] = row
         self._times[slot] = time_s
+        self._details[slot] = detail(look)
         self._looks[slot] = look
         self._count += 1
 
@@ -135,13 +144,15 @@ class GradualFinder:
         if self._distances[first % HISTORY, last % HISTORY] < MIN_DISTANCE:
             return None
         mix = self._mix(first, last)
-        line = self._extent(first, last, mix.shares) if mix.is_steady() else None
+        if not mix.is_steady() or not self._dims(first, last, mix.shares):
+            return None
+        line = self._extent(first, last, mix.shares)
         if line is None:
             return None
         likeness = compare(self._look(first), self._look(last))
         plainer = first if likeness.texture[0] < likeness.texture[1] else last
         is_fade = likeness.is_one_plain and tint(self._look(plainer)) <= MAX_TINT
-        needed = MIN_UNLIKE + UNEXPLAINED_COUNTS * mix.unexplained
+        needed = self._min_unlike + UNEXPLAINED_COUNTS * mix.unexplained
         if not is_fade and likeness.unlike < needed:
             return None
         if self._is_light(first, last) or (not is_fade and self._returns(first, last)):
@@ -164,6 +175,18 @@ class GradualFinder:
         shares = (from_first + whole - from_last) / (2 * whole)
         left = np.maximum(0.0, from_first - shares * shares * whole)[1:-1]
         return _Mix(shares, float(left.mean() / whole))
+
+    def _dims(self, first: int, last: int, shares: NDArray[np.float64]) -> bool:
+        """Whether fine detail is lost between the ends, as in a mix, and not in any motion.
+
+        Of two pictures that have nothing in common half of it is left in the middle.
+        """
+        slots = np.arange(first, last + 1) % HISTORY
+        details = self._details[slots]
+        share = np.clip(shares, 0.0, 1.0)
+        ends = (1 - share) * details[0] + share * details[-1]
+        weights = share * (1 - share)
+        return float((weights * details).sum()) <= MAX_DETAIL_SHARE * float((weights * ends).sum())
 
     def _is_light(self, first: int, last: int) -> bool:
         """Whether the bracket only comes down from a light that lit the same picture up."""

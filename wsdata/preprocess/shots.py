@@ -21,14 +21,16 @@ MAX_UNDECIDED = 80  # frames; bounds memory above 64 frames a second
 NEIGHBOURS = 4  # frames on either side whose differences a cut must stand out from
 BUSY_RANK = 3  # so many large differences nearby are motion; fewer are other cuts
 MIN_DIFFERENCE = 2.5  # levels of 255
-MIN_RATIO = 3.0
+MIN_RATIO = 2.0
 MIN_BUSY = 0.3  # levels: what noise alone may do
-MIN_UNLIKE = 0.38
-FLASH_S = 0.45  # a light that is over by then ends no shot
+MIN_UNLIKE = 0.36
+FLASH_S = 0.6  # a light that is over by then ends no shot
 FLASH_UNLIKE = 0.3
 FLASH_WHITE_SHARE = 0.25
 BRIGHTER = 15.0  # levels
 RETURN_SHARE = 0.5  # of the way there: what comes nearer than this has turned back
+MORE_UNLIKE = 0.1  # asked for in a continuous source
+RETURN_EVERY = 3  # frames: how often it is looked for
 JOIN_S = 0.2  # two transitions this near are one
 
 
@@ -72,14 +74,18 @@ class ShotDetector:
     Args:
         trim_s: What is shown within this of a cut, on either side, belongs to no shot. In
             [0, 0.5]: further ahead than that a flash cannot be told from a cut.
+        is_continuous: The source is one take: only a picture that has nothing to do with what
+            was before, and does not come back, ends it.
     """
 
-    def __init__(self, trim_s: float = 0.0) -> None:
+    def __init__(self, trim_s: float = 0.0, *, is_continuous: bool = False) -> None:
         self._trim_s = trim_s
+        self._is_continuous = is_continuous
+        self._min_unlike = MIN_UNLIKE + (MORE_UNLIKE if is_continuous else 0.0)
         self._start()
 
     def _start(self) -> None:
-        self._finder = GradualFinder()
+        self._finder = GradualFinder(MORE_UNLIKE if self._is_continuous else 0.0)
         self._past: deque[_Seen] = deque(maxlen=32)  # decided, newest last
         self._frames: deque[_Seen] = deque()  # undecided, oldest first
         self._last: Look | None = None
@@ -208,7 +214,7 @@ class ShotDetector:
         if before is None or frame.step < MIN_RATIO * (self._busy(index) + MIN_BUSY):
             return
         likeness = compare(before.look, frame.look)
-        frame.is_step = likeness.unlike >= MIN_UNLIKE or likeness.is_one_plain
+        frame.is_step = likeness.unlike >= self._min_unlike or likeness.is_one_plain
         if frame.is_step:
             self._finder.bar(frame.time_s)
 
@@ -227,7 +233,14 @@ class ShotDetector:
         frame, before = self._frames[index], self._before(index)
         if before is None or not frame.is_step or before.word.is_gradual:
             return False
-        return not frame.word.is_gradual and not self._is_flash(index)
+        if frame.word.is_gradual or self._is_flash(index):
+            return False
+        return not self._is_continuous or not self._comes_back(index, before)
+
+    def _comes_back(self, index: int, before: _Seen) -> bool:
+        """Whether the picture before is seen again: something was in front of the camera."""
+        after = itertools.islice(self._frames, index, None, RETURN_EVERY)
+        return any(self._is_like(before, seen) for seen in after)
 
     def _is_flash(self, index: int) -> bool:
         """Whether the picture turns white here, or was, with one shot on both sides of that."""

@@ -10,8 +10,10 @@ leaves no short rest, and `shots` takes nothing for a cut but what no camera cou
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Any
 
 from wsdata.preprocess.shots import Word
 
@@ -55,6 +57,39 @@ class WindowRule:
         longest_s = self.max_s - 2 * self.min_s
         target_s = length_s / int(length_s / self.target_s)
         return replace(self, target_s=min(target_s, longest_s))
+
+
+WINDOWS = WindowRule()
+EPISODES = WindowRule(target_s=30.0, max_s=64.0)  # of continuous sources
+
+
+def window_params() -> dict[str, float]:
+    """What of the rules is part of the decode step's parameters."""
+    return {
+        "window_min_s": WINDOWS.min_s,
+        "window_target_s": WINDOWS.target_s,
+        "window_max_s": WINDOWS.max_s,
+        "episode_target_s": EPISODES.target_s,
+        "episode_max_s": EPISODES.max_s,
+    }
+
+
+def rule_of(args: Mapping[str, Any], duration_us: int | None) -> WindowRule:
+    """Return the rule for a file, from the parameters and ``is_continuous``.
+
+    Args:
+        args: What `window_params` gives.
+        duration_us: What the file is said to last.
+    """
+    kind = "episode" if args.get("is_continuous") else "window"
+    rule = WindowRule(
+        min_s=args["window_min_s"],
+        target_s=args[f"{kind}_target_s"],
+        max_s=args[f"{kind}_max_s"],
+    )
+    if kind == "window":
+        return rule
+    return rule.planned(duration_us / 1e6 if duration_us else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +155,9 @@ class Windower:
         """Take the next frame, shown in [pts, end_pts), and what the detector says of it."""
         events: list[Event] = []
         if word is not Word.SAME:
+            was_gradual = self._word.is_gradual
             events += self.finish(pts, _KIND_OF[word])
-            is_gradual = word in (Word.FADE, Word.DISSOLVE)
-            if is_gradual and self._word not in (Word.FADE, Word.DISSOLVE):
-                self.num_transitions += 1
+            self.num_transitions += word.is_gradual and not was_gradual
             self._word = word
         if word.is_between:
             return [*events, Dropped(pts)]

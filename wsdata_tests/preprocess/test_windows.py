@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wsdata.preprocess.shots import Word
-from wsdata.preprocess.windows import Closed, Dropped, Kept, Opened, Windower, WindowRule
+from wsdata.preprocess.windows import (
+    GAP,
+    Closed,
+    Dropped,
+    Kept,
+    Opened,
+    Windower,
+    WindowRule,
+    rule_of,
+    window_params,
+)
 
 TB = Fraction(1, 1000)
 RULE = WindowRule()
@@ -122,3 +132,58 @@ def test_shots_and_windows_are_numbered():
 def test_an_impossible_rule_is_refused():
     with pytest.raises(ValueError, match="cannot have a target"):
         WindowRule(min_s=4.0, target_s=16.0, max_s=20.0)
+
+
+def test_frames_between_shots_belong_to_no_window_and_say_what_stood_there():
+    windower = Windower(time_base=TB, rule=RULE)
+    words = [Word.SAME] * 100 + [Word.DISSOLVE] * 10 + [Word.SAME] * 100 + [Word.FADE] * 10
+    words += [Word.SAME] * 60 + [Word.CUT] + [Word.SAME] * 99
+    events = []
+    for index, word in enumerate(words):
+        events += windower.push(40 * index, 40 * index + 40, word)
+    events += windower.finish(40 * len(words), GAP)
+    opened = [event.start_kind for event in events if isinstance(event, Opened)]
+    closed = [event.end_kind for event in events if isinstance(event, Closed)]
+    assert opened == ["file", "dissolve", "fade", "cut"]
+    assert closed == ["dissolve", "fade", "cut", "gap"]
+    assert [(start, end) for start, end, _ in _windows(events)] == [
+        (0, 4000), (4400, 8400), (8800, 11200), (11200, 15200),
+    ]  # fmt: skip
+    assert windower.num_transitions == 2
+    dropped = [event.pts for event in events if isinstance(event, Dropped)]
+    assert dropped == [40 * i for i, word in enumerate(words) if word.is_between]
+
+
+@given(st.lists(st.tuples(st.integers(10, 900), st.sampled_from(list(Word))), min_size=1))
+@settings(max_examples=150, deadline=None)
+def test_no_window_holds_a_frame_that_is_between_shots(steps):
+    windower, events, frames, pts = Windower(time_base=TB, rule=RULE), [], {}, 0
+    for length, word in steps:
+        events += windower.push(pts, pts + length, word)
+        frames[pts] = pts + length, word
+        pts += length
+    events += windower.finish(pts)
+    told = [event.pts for event in events if isinstance(event, Kept | Dropped)]
+    assert told == list(frames)
+    for start, end, kept in _windows(events):
+        assert 1000 * RULE.min_s <= end - start <= 1000 * RULE.max_s
+        assert kept == [at for at in frames if start <= at < end]
+        assert not any(frames[at][1].is_between for at in kept)
+        assert all(frames[at][1] is not Word.CUT for at in kept[1:])
+        assert frames[kept[-1]][0] == end
+
+
+@pytest.mark.parametrize(
+    ("length_s", "expected"),
+    [(12, [12]), (45, [45]), (60, [30, 30]), (100, [33.3] * 3), (305, [30.5] * 10)],
+)
+def test_an_episode_is_cut_into_equal_windows_of_thirty_seconds_and_more(length_s, expected):
+    rule = rule_of({**window_params(), "is_continuous": True}, length_s * 1_000_000)
+    windower = Windower(time_base=TB, rule=rule)
+    events = []
+    for index in range(length_s * 10):
+        events += windower.push(100 * index, 100 * index + 100)
+    events += windower.finish(length_s * 1000)
+    lengths = [(end - start) / 1000 for start, end, _ in _windows(events)]
+    assert lengths == pytest.approx(expected, abs=0.21)
+    assert sum(lengths) == length_s
