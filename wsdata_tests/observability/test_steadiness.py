@@ -30,7 +30,7 @@ def exact_p(a: Count, b: Count) -> Fraction:
 
 def test_the_test_is_fishers():
     rng = random.Random(5)  # noqa: S311
-    for _ in range(300):
+    for _ in range(120):
         a, b = (Count(rng.randint(0, n), n) for n in (rng.randint(1, 60), rng.randint(1, 200)))
         assert fisher_p(a, b) == pytest.approx(float(exact_p(a, b)), rel=1e-9, abs=1e-15)
 
@@ -68,7 +68,7 @@ def test_chance_alone_hardly_ever_alarms():
         return rates(drop, stopped=sum(rng.random() < 0.08 for _ in range(100)))
 
     found = 0
-    for _ in range(300):
+    for _ in range(120):
         mine = tables.rows_of("kill_rates", [drawn(DROP)])
         own = tables.rows_of("kill_rates", [drawn(DROP)])
         found += len(alarms(mine, own, tables.empty("kill_rates")))

@@ -8,6 +8,7 @@ import json
 import sys
 from pathlib import Path
 
+from wsdata import tables
 from wsdata.catalog.presence import finished
 from wsdata.digest import sha256_bytes
 from wsdata.errors import NotReady
@@ -27,7 +28,9 @@ SEEN = (
     "preprocess/technical_scores", "preprocess/overlay_scores", "preprocess/text_tags_scores",
     "preprocess/gates",
 )  # fmt: skip
-MADE_UP = ("safety", "motion", "quality", "faces", "audio")  # networks that this is not about
+MADE_UP = tuple(  # networks that this is not about
+    name for name in tables.FILTERS if f"preprocess/{name}_scores" not in SEEN
+)
 
 
 def _silent(done: int, total: int, note: str) -> None:
