@@ -37,7 +37,7 @@ NUM_READERS = 8
 MAX_SOURCES = 200  # sources with series of their own: the largest; the others are one series
 OTHER = "_other"
 MAX_VERSIONS = 20  # dataset versions with a series of their own: the newest
-FACT_KINDS = ("tombstone", "takedown", "pin", "quarantine")
+FACT_KINDS = ("tombstone", "takedown", "pin", "quarantine", "safety_report")
 
 
 class CatalogMetrics:

@@ -355,6 +355,27 @@ def test_the_step_writes_the_last_word_and_shows_it(tmp_path):
     assert shown["passed"]["raw_value"] == 1
 
 
+def test_stopped_failed_and_unknown_are_shown_apart(tmp_path):
+    rows = [clip(index) for index in range(4)]
+    scores = [score(row, *key, value) for row in rows for key, value in SOUND.items()]
+    by_clip = {
+        (each["clip_id"], each["filter"], each["score_name"]): each for each in scores
+    }  # fmt: skip
+    for row, changed in zip(
+        rows,
+        ({"score": 0.95}, {"score": None, "status": "error", "reason": "ValueError: x"},
+         {"score": None, "status": "unscored", "reason": "no frame pack"}, {}),
+        strict=True,
+    ):  # fmt: skip
+        by_clip[row["clip_id"], "safety", "nsfw"].update(changed)
+    result = run_gates(tmp_path, rows, scores)
+    made = tables.conform("gates", result.tables["gates"])
+    assert made["stopped_by"].to_list() == ["safety", "error", "unscored", None]
+    shown = {name: told["raw_value"] for name, told in result.display["gates"].items()}
+    names = ("clips", "passed", "stopped", "out_as_error", "out_as_unscored")
+    assert [shown[name] for name in names] == [4, 1, 1, 1, 1]
+
+
 def test_an_undecodable_copy_stands_for_nobody(tmp_path):
     rows = [clip(1)]
     scores = [score(row, *key, value) for row in rows for key, value in SOUND.items()]
