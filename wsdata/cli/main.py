@@ -62,19 +62,17 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _declaration_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tier", choices=("licensed", "crawl", "synthetic"), default="licensed")
+    parser.add_argument("--tier", choices=("licensed", "crawl", "synthetic"),
+                        help="default: as the sidecars tell, else licensed")  # fmt: skip
     parser.add_argument("--source", help="source name; default: the folder's")
-    parser.add_argument("--license", default="unspecified", metavar="ID")
+    parser.add_argument("--license", metavar="ID",
+                        help="default: as a licence file tells, else unknown")  # fmt: skip
 
 
 def _add_drops(drops, add) -> None:  # noqa: ANN001
     make = add(drops, "make", "drops:make", "make a drop of a folder of media")
     make.add_argument("folder")
-    make.add_argument("--tier", choices=("licensed", "crawl", "synthetic"),
-                      help="default: as the sidecars tell, else licensed")  # fmt: skip
-    make.add_argument("--source", help="source name; default: the folder's")
-    make.add_argument("--license", metavar="ID",
-                      help="default: as a licence file tells, else unknown")  # fmt: skip
+    _declaration_options(make)
     make.add_argument("--territory")
     make.add_argument("--rights-from", metavar="DAY")
     make.add_argument("--rights-until", metavar="DAY")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from wsdata.cli.main import Answer
 from wsdata.errors import WsdataError
-from wsdata.ingest.delivery import Declaration, make_drop, other_files, source_name
+from wsdata.ingest.delivery import make_drop
 from wsdata.ingest.landing import open_landing
+from wsdata.ingest.making import plan_drop
 from wsdata.recipe import load_recipe
 
 LAUNCHER = "launch.py"
@@ -23,15 +24,22 @@ def run(args: argparse.Namespace) -> Answer:
     deployment = open_deployment(args).deployment
     if args.recipe:
         load_recipe(Path(args.recipe))  # a bad one is told before anything starts
+    stated = {"source_tier": args.tier, "source": args.source, "license_id": args.license}
+    level = deployment.sandbox_minimum
     for folder in map(Path, args.drop):
-        declaration = Declaration(
-            source_tier=args.tier,
-            source=args.source or source_name(folder),
-            license_id=args.license,
+        plan = plan_drop(folder, stated, records=None, minimum_level=level)
+        key = make_drop(
+            folder,
+            open_landing(deployment.landing),
+            plan.declaration,
+            records=plan.records,
+            tracks=plan.tracks,
+            minimum_level=level,
         )
-        key = make_drop(folder, open_landing(deployment.landing), declaration)
         print(f"drop {key} made of {folder}", file=sys.stderr)
-        for name in other_files(folder):
+        for choice in plan.assumed:
+            print(f"  assumed: {choice}", file=sys.stderr)
+        for name in plan.left_out:
             print(f"  left out, not a media file: {name}", file=sys.stderr)
     if not Path(deployment.eval_list).is_file():
         print(

@@ -42,7 +42,7 @@ from wsdata.media.suffixes import IMAGE_SUFFIXES, MEDIA_SUFFIXES, VIDEO_SUFFIXES
 
 __all__ = [
     "DECLARATION", "RECORDS", "Declaration", "Inspection", "check_drop", "inspect_drop",
-    "make_drop", "media_files", "other_files", "payload_faults", "read_declaration",
+    "make_drop", "media_files", "payload_faults", "read_declaration",
     "read_records", "source_name",
 ]  # fmt: skip
 
@@ -66,12 +66,6 @@ class Inspection(NamedTuple):
 def media_files(files: Iterable[LandedFile]) -> list[LandedFile]:
     """Those of a drop's files that are media, in their order."""
     return [file for file in files if _suffix(file.path) in MEDIA_SUFFIXES]
-
-
-def other_files(folder: Path) -> list[str]:
-    """Files of a plain folder that are no media, which a drop made of it leaves out; sorted."""
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(path.relative_to(folder).as_posix() for path in found if not _is_taken(path.name))
 
 
 def read_declaration(zone: LandingZone, drop: str) -> Declaration:
@@ -313,7 +307,7 @@ def _chosen_files(files: Path | Iterable[Path]) -> list[tuple[str, Path]]:
         if not chosen:
             raise WsdataError(
                 f"{files} holds no media: expected files ending in "
-                f"{' '.join(sorted(VIDEO_SUFFIXES | IMAGE_SUFFIXES))}"
+                f"{' '.join(sorted(VIDEO_SUFFIXES | IMAGE_SUFFIXES))}, or payloads: .tar .parquet"
             )
         return chosen
     return sorted((path.name, path) for path in files)

@@ -8,7 +8,6 @@ from wsdata.ingest.delivery import (
     check_drop,
     inspect_drop,
     make_drop,
-    other_files,
     read_records,
 )
 from wsdata.ingest.landing import FolderLanding, ready_drops
@@ -104,7 +103,3 @@ def test_records_are_read_by_path(tmp_path, media):
     key = make_drop(media, landing, DECLARED, records=[record], date="20261101")
     assert read_records(landing, key) == {"a.mp4": record}
     assert json.loads((landing.root / key / "_READY").read_text())["format_version"] == 1
-
-
-def test_what_is_no_media_is_named(media):
-    assert other_files(media) == ["notes.txt"]
