@@ -289,6 +289,15 @@ def make_h2(folder):
     return made
 
 
+def make_h4(folder):
+    """A file with its header in front and 4,000 bytes of noise past its middle."""
+    folder = Path(folder)
+    whole = make_good(folder / "h4_whole.mp4", size=(320, 180), faststart=True)
+    noisy = corrupt(whole, 0.55, 4000, folder / "h4_noise.mp4", seed=4)
+    whole.unlink()
+    return noisy
+
+
 def make_h9(path):
     """Variable frame rate: 5 s at 30 fps, then 5 s and 5 s at 10 fps; cuts at 5 and 10 s."""
     return make_video(path, (("bars", 5, 30), ("rings", 5, 10), ("checker", 5, 10)))

@@ -1,10 +1,12 @@
 """A whole drop: neighbours unharmed, quarantine, release, resume, nothing of the vault read."""
 
+import numpy as np
 import pytest
 
 from wsdata.digest import sha256_bytes
 from wsdata.errors import DecodeFailed, ObjectMissing
 from wsdata.ids import raw_key
+from wsdata.media.encode import encode_png
 from wsdata.media.jobs import JobReport
 from wsdata.orders import StepRun
 from wsdata.preprocess import decode_drop
@@ -248,3 +250,20 @@ def test_through_the_real_sandbox_the_rows_are_the_same(tmp_path, files):
     status = rows_made(drop.store, report, "decode_status")
     assert sorted(status["status"]) == ["ok", "quarantined"]
     assert set(status["sandbox_level"]) <= {"limits", "seccomp", "bubblewrap"}
+
+
+@pytest.mark.slow
+def test_h8_five_thousand_tiny_files_are_decoded(tmp_path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    paths = [folder / f"{index}.png" for index in range(5000)]
+    for path in paths:
+        path.write_bytes(encode_png(draw.integers(0, 256, (16, 16, 3), np.uint8)))
+    drop = Drop(tmp_path, paths)
+    report = run_step(STEP, drop.order(), drop.store)
+    status = rows_made(drop.store, report, "decode_status")
+    assert status.height == 5000
+    assert set(status["status"]) == {"ok"}
+    assert set(status["attempts"]) == {1}
+    assert rows_made(drop.store, report, "clips").height == 5000
