@@ -11,6 +11,7 @@ from wsdata.media.audio import read_audio
 from wsdata.media.decode import read_transcode
 from wsdata.media.phash import hamming
 from wsdata.preprocess.framepack import read_framepack
+from wsdata.preprocess.ladder import rungs_by_probe
 from wsdata.preprocess.onepass import decode_job
 from wsdata_tests import synthetic
 
@@ -235,6 +236,50 @@ def test_anamorphic_pixels_are_shown_wide(tmp_path):
     made = read_transcode(tmp_path / "out" / clip["transcodes"]["256p"]["file"])[0]
     expected = synthetic.picture("rings", (256, 144), 0.0)
     assert np.abs(made.astype(int) - expected).mean() < 10
+
+
+def test_sources_of_60_a_second_have_a_rung_at_48_whose_frames_show_their_moments(tmp_path):
+    path = synthetic.make_video(tmp_path / "fast.mp4", (("rings", 2.1),), size=(256, 144), fps=60)
+    (clip,) = _decode(path, tmp_path / "out")["clips"]
+    made = clip["transcodes"]["48fps"]
+    assert (made["rung"], made["fps"], made["num_frames"]) == ("256p48", 48.0, 101)
+    assert clip["transcodes"]["256p"]["num_frames"] == clip["num_frames"] == 51
+    frames_thwc = read_transcode(tmp_path / "out" / made["file"])
+    assert len(frames_thwc) == 101
+    for k in range(0, 101, 13):
+        shown = int(k / 48 * 60 + 1e-6) / 60
+        expected = synthetic.picture("rings", (256, 144), shown)
+        assert np.abs(frames_thwc[k].astype(int) - expected).mean() < 6
+
+
+def test_rungs_that_are_not_wanted_are_not_made_and_1080p_is_for_candidates(tmp_path):
+    import cv2
+
+    path = tmp_path / "large.png"
+    cv2.imwrite(str(path), synthetic.picture("gradient", (1920, 1080))[..., ::-1])
+    (plain,) = _decode(path, tmp_path / "out", rungs=["256p"])["clips"]
+    assert set(plain["transcodes"]) == {"256p"}
+    assert plain["top_rung"] == "256p"
+    probe = {"status": "ok", "media_kind": "image", "width_px": 1920, "height_px": 1080,
+             "codec": "png", "source_fps": None}  # fmt: skip
+    poor, rich = (rungs_by_probe(probe | {"bit_rate": bits}) for bits in (900_000, 2_000_000))
+    assert "1080p" not in poor
+    assert "1080p" in rich
+    (large,) = _decode(path, tmp_path / "out", rungs=["1080p"])["clips"]
+    made = large["transcodes"]["1080p"]
+    assert (made["width_px"], made["height_px"], made["encoder"]) == (1920, 1080, None)
+    assert json.loads(made["color_decision_json"])["matrix"] == 0
+
+
+@pytest.mark.parametrize(
+    ("codec", "bit_rate", "is_candidate"),
+    [("h264", 5_000_000, True), ("h264", 3_000_000, False), ("av1", 3_000_000, True),
+     ("h264", None, False)],
+)  # fmt: skip
+def test_1080p_is_asked_of_files_with_enough_bits_a_pixel(codec, bit_rate, is_candidate):
+    probe = {"status": "ok", "media_kind": "video", "codec": codec, "bit_rate": bit_rate,
+             "width_px": 1920, "height_px": 1080, "source_fps": 24.0}  # fmt: skip
+    assert ("1080p" in rungs_by_probe(probe)) is is_candidate
 
 
 def test_a_source_below_the_ladder_has_clips_and_packs_but_no_rung(tmp_path):
