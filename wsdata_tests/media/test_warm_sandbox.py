@@ -1,6 +1,7 @@
 """One warm sandbox, file after file: whatever one does, the next finds nothing of it."""
 
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -246,3 +247,17 @@ def test_a_full_disk_is_not_the_files_fault_in_a_warm_one_either(files):
     with pytest.raises(StoreFull, match="not to blame"):
         files.run("meet_full_disk", {})
     assert files.is_well()
+
+
+@needs_bubblewrap
+def test_a_device_is_there_only_where_it_is_let_in(tmp_path):
+    others = [path for path in ("/dev/fuse", "/dev/kvm", "/dev/loop0") if Path(path).exists()]
+    if not others:
+        pytest.skip("this machine has no device beside those that every sandbox has")
+    tried = {"write": [], "read": others[:1]}
+    for devices, found in (((), "FileNotFoundError"), (others[:1], None)):
+        with Sandbox(devices=devices) as box:
+            result = Files(box, tmp_path).run("break_out", tried).result
+        assert (result["read"] == [found]) == (found is not None), "there, whatever reading gives"
+        for path in tmp_path.glob("out*"):
+            shutil.rmtree(path)
