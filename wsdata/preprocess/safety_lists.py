@@ -66,12 +66,14 @@ def list_files(where: str) -> dict[str, Path]:
     """Files of all lists, by list.
 
     Args:
-        where: A file, or a folder of files; what is not there holds no list.
+        where: A file, or a folder of files; what is not there holds no list, nor does "".
 
     Raises:
         WsdataError: Two files have one name, or a name has odd characters.
     """
     path = Path(where)
+    if not where:
+        return {}
     if path.is_file():
         files = [path]
     elif path.is_dir():

@@ -76,6 +76,23 @@ def test_lines_become_entries_and_withdrawals():
     assert told.sha256 == sha256_bytes(text.encode())
 
 
+def test_a_list_is_a_file_of_a_folder_or_alone(tmp_path, monkeypatch):
+    (tmp_path / "police.txt").write_text(BAD.hex())
+    (tmp_path / "README.md").write_text("no list")
+    (tmp_path / ".hidden.txt").write_text("no list")
+    alone = safety_lists.list_digests(str(tmp_path / "police.txt"))
+    assert alone == safety_lists.list_digests(str(tmp_path)) == {"police": sha256_bytes(
+        BAD.hex().encode())}  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert safety_lists.list_digests("") == safety_lists.list_digests("nowhere") == {}
+    (tmp_path / "police.csv").write_text(BAD.hex())
+    with pytest.raises(WsdataError, match="are one list by name: rename one"):
+        safety_lists.list_digests(str(tmp_path))
+    (tmp_path / "police.csv").rename(tmp_path / "of 2026.csv")
+    with pytest.raises(WsdataError, match="signs other than letters"):
+        safety_lists.list_digests(str(tmp_path))
+
+
 @pytest.mark.parametrize("line", ["0a0b", "z" * 64, "-short", "0a" * 33])
 def test_a_line_that_is_no_entry_is_named(line):
     with pytest.raises(WsdataError, match=r"list police, line 2: '.*' is not a PDQ hash"):
