@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from wsdata.catalog.objects import read_table
+from wsdata import tables
+from wsdata.catalog.objects import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +40,9 @@ def listed_states(
         ``is_fit_for_eval``, ``landed``: ``drop``, ``path`` and ``in_vault`` of each delivery.
         Synthetic material is never fit. An asset is exposed where any delivery lies outside.
     """
-    rows = read_table(ledger, store, "provenance").filter(pl.col("asset_id").is_in(list(eval_sets)))
+    wanted = pl.col("asset_id").is_in(list(eval_sets))
+    found_rows = read_rows(store, [(ref, wanted) for ref in ledger.live("provenance")])
+    rows = pl.concat([tables.empty("provenance"), *found_rows])
     stones = ledger.present("tombstone")
     landed: dict[str, list[dict[str, Any]]] = {}
     for row in rows.sort("asset_id", "drop", "path").iter_rows(named=True):
