@@ -63,10 +63,7 @@ class Track:
     channels: list[Channel]
     num_dropped: int  # rows without a time, or with that of a later row
 
-    @property
-    def step_s(self) -> float:
-        """Median seconds between rows."""
-        return float(np.median(np.diff(self.times_n))) if len(self.times_n) > 1 else 0.0
+    step_s: float  # median seconds between rows; 0 for one alone
 
 
 def cut_job(args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dict[str, Any]:
@@ -128,8 +125,10 @@ def parse_track(source: BinaryIO, suffix: str) -> Track:
     times_n = times_n[order_n]
     is_last_n = np.append(np.diff(times_n) > 0, True)  # of rows of one time the last stands
     values_nc = np.stack([column[order_n][is_last_n] for column in columns], axis=1)
+    times_n = times_n[is_last_n]
     return Track(
-        times_n=times_n[is_last_n],
+        times_n=times_n,
+        step_s=float(np.median(np.diff(times_n))) if len(times_n) > 1 else 0.0,
         values_nc=values_nc,
         channels=channels,
         num_dropped=num_rows - int(np.count_nonzero(is_last_n)),
@@ -306,10 +305,15 @@ def _at_frames(
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Values at some times, and whether the track has any there."""
     gap_s = max(MAX_GAP_STEPS * track.step_s, MAX_GAP_S)
+    ends_s = times_t[[0, -1]] + [-gap_s, gap_s]  # nothing further off has a say
+    first, last = np.searchsorted(track.times_n, ends_s).tolist()
+    near_s, near_nc = track.times_n[first : last + 1], track.values_nc[first : last + 1]
     values_tc = np.full((len(times_t), len(track.channels)), np.nan)
     for index, channel in enumerate(track.channels):
-        is_known_n = np.isfinite(track.values_nc[:, index])
-        known_s, known_n = track.times_n[is_known_n], track.values_nc[is_known_n, index]
+        is_known_n = np.isfinite(near_nc[:, index])
+        known_s, known_n = near_s[is_known_n], near_nc[is_known_n, index]
+        if not len(known_s):
+            continue
         after_t = np.searchsorted(known_s, times_t, side="right")
         before_t = np.clip(after_t - 1, 0, len(known_s) - 1)
         next_t = np.clip(after_t, 0, len(known_s) - 1)

@@ -22,7 +22,7 @@ from wsdata.tables import rows_of
 JOB = "wsdata.preprocess.action_parse:cut_job"
 CODE_VERSION = "action-tracks-1"
 WALL_S = 600.0
-LIMITS = Limits(memory_bytes=4 << 30, file_bytes=1 << 30)
+LIMITS = Limits(memory_bytes=4 << 30, file_bytes=1 << 30, stall_s=WALL_S)
 BLOBS = ("clips.*.key",)
 MAX_REASON_CHARS = 500
 STATUSES = ("kept", "none", "misaligned", "broken")
