@@ -85,12 +85,26 @@ def main_video(container: "InputContainer") -> Any | None:
 
 
 def main_audio(container: "InputContainer") -> Any | None:
-    """Return the main audio stream: by disposition, then by channels x sample rate."""
+    """Return the main audio stream: by disposition, then size, then the pictures' language.
+
+    A commentary, a dub or a description for those who do not see or hear counts only where there
+    is nothing else. Size is channels x sample rate.
+    """
     from av.stream import Disposition
 
-    def rank(stream: Any) -> tuple[bool, int, int]:
+    aside = (
+        Disposition.comment
+        | Disposition.dub
+        | Disposition.hearing_impaired
+        | Disposition.visual_impaired
+    )
+    spoken = {video.language for video in container.streams.video} - {None, "und"}
+
+    def rank(stream: Any) -> tuple[bool, bool, int, bool, int]:
         size = (stream.codec_context.channels or 0) * (stream.codec_context.sample_rate or 0)
-        return bool(stream.disposition & Disposition.default), size, -stream.index
+        is_default = bool(stream.disposition & Disposition.default)
+        is_main = not stream.disposition & aside
+        return is_main, is_default, size, stream.language in spoken, -stream.index
 
     usable = [stream for stream in container.streams.audio if stream.codec_context is not None]
     return max(usable, key=rank, default=None)
