@@ -131,7 +131,7 @@ class ShotDetector:
                 begin_s = seen.time_s
                 break
         for seen in self._frames:
-            if begin_s < seen.time_s < found.end_s and not seen.word.is_gradual:
+            if begin_s < seen.time_s < found.end_s and seen.word is not Word.FADE:
                 seen.word = word
         if found.is_fade:
             self._mark_plain_before(begin_s)
@@ -163,6 +163,13 @@ class ShotDetector:
                     other.word = Word.SAME
                 return
 
+    def _agree(self) -> None:
+        """Call a transition a fade if any of it is: half a fade is a mix with one colour too."""
+        run = self._leading_run()
+        if any(seen.word is Word.FADE for seen in run):
+            for seen in run:
+                seen.word = Word.FADE
+
     def _leading_run(self) -> list[_Seen]:
         run: list[_Seen] = []
         for seen in self._frames:
@@ -178,6 +185,7 @@ class ShotDetector:
         was = self._past[-1].word if self._past else None
         if frame.word.is_gradual and not (was and was.is_gradual):
             self._unmark_return()
+            self._agree()
         if was is Word.FADE and not frame.word.is_gradual and is_plain(frame.look):
             frame.word = Word.FADE
         if not frame.word.is_gradual:
