@@ -17,6 +17,7 @@ KINDS = {
     "raw": "raw/",
     "transcodes": "derived/transcodes",
     "audio": "derived/audio_tracks",
+    "actions": "derived/action_tracks",
     "frame packs": "derived/frame_packs",
     "other derived": "derived/",
     "shards": "training/shards/",
@@ -29,7 +30,7 @@ STEP = Step(
     stage="observability",
     name="costs",
     function="wsdata.observability.cost:run",
-    code_version="costs-1",
+    code_version="costs-2",
     partition="none",
     assets={"costs": ("costs",)},
     inputs=tuple(
