@@ -165,17 +165,18 @@ def ladder(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _luma(path: Path, size: tuple[int, int]) -> list[np.ndarray]:
-    """Luma of frames at a size; the reference is Lanczos from the source."""
+def _luma(path: Path, size: tuple[int, int], shown: set[int]) -> dict[int, np.ndarray]:
+    """Luma of some frames at a size; the reference is Lanczos from the source."""
     import av
 
-    found: list[np.ndarray] = []
+    found: dict[int, np.ndarray] = {}
     with av.open(str(path)) as container:
-        for frame in container.decode(video=0):
+        for index, frame in enumerate(container.decode(video=0)):
+            if index not in shown:
+                continue
             if (frame.width, frame.height) != size:
-                frame = frame.reformat(*size, format="yuv420p", interpolation="LANCZOS")  # noqa: PLW2901
-            planes = frame.to_ndarray()
-            found.append(planes[: size[1]].astype(np.float32))
+                frame = frame.reformat(*size, format="yuv420p", interpolation="LANCZOS")
+            found[index] = frame.to_ndarray()[: size[1]]
     return found
 
 
@@ -185,6 +186,7 @@ def _ssim(a: np.ndarray, b: np.ndarray) -> float:
     def blur(x: np.ndarray) -> np.ndarray:
         return cv2.GaussianBlur(x, (11, 11), 1.5)
 
+    a, b = a.astype(np.float32), b.astype(np.float32)
     mean_a, mean_b = blur(a), blur(b)
     var_a, var_b = blur(a * a) - mean_a**2, blur(b * b) - mean_b**2
     both = blur(a * b) - mean_a * mean_b
@@ -199,27 +201,28 @@ def ssim(folder: Path) -> dict[str, Any]:
     answer: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as out:
         _, told = one_pass(path, LADDER, Path(out))
+        firsts = {round(clip["start_s"] * FPS): clip for clip in told["clips"]}
+        inner = {first: range(0, clip["num_frames"], SSIM_EVERY) for first, clip in firsts.items()}
+        shown = {first + k for first, each in inner.items() for k in each}
+        num_frames = sum(clip["num_frames"] for clip in told["clips"])
         for rung in LADDER:
             size = RUNG_SIZES[rung]["16:9"]
-            theirs_at = Path(out) / f"peer_{rung}.mp4"
-            ffmpeg_rung(path, rung, theirs_at)
-            truth, theirs = _luma(path, size), _luma(theirs_at, size)
+            peer = Path(out) / f"peer_{rung}.mp4"
+            ffmpeg_rung(path, rung, peer)
+            truth, theirs = _luma(path, size, shown), _luma(peer, size, shown)
             scores: list[tuple[float, float]] = []
-            ours_bytes = num_frames = 0
-            for clip in told["clips"]:
+            ours_bytes = 0
+            for first, clip in firsts.items():
                 made = Path(out) / clip["transcodes"][rung]["file"]
                 ours_bytes += made.stat().st_size
-                first = round(clip["start_s"] * FPS)
-                ours = _luma(made, size)
-                num_frames += len(ours)
-                for k in range(0, len(ours), SSIM_EVERY):
+                for k, picture in _luma(made, size, set(inner[first])).items():
                     reference = truth[first + k]
-                    scores.append((_ssim(reference, ours[k]), _ssim(reference, theirs[first + k])))
-            mine, peer = np.mean(scores, axis=0).tolist()
+                    scores.append((_ssim(reference, picture), _ssim(reference, theirs[first + k])))
+            mine, other = np.mean(scores, axis=0).tolist()
             answer[rung] = {
-                "ours": mine, "ffmpeg": peer, "frames_compared": len(scores),
+                "ours": mine, "ffmpeg": other, "frames_compared": len(scores),
                 "bytes_per_frame_ours": ours_bytes / num_frames,
-                "bytes_per_frame_ffmpeg": theirs_at.stat().st_size / len(theirs),
+                "bytes_per_frame_ffmpeg": peer.stat().st_size / told["frames_decoded"],
             }  # fmt: skip
     return answer
 

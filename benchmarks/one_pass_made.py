@@ -17,7 +17,7 @@ _BT709 = "matrix_coefficients=1:colour_primaries=1:transfer_characteristics=1"
 
 
 def _ffmpeg(*args: str) -> None:
-    subprocess.run(["ffmpeg", "-v", "error", "-y", *args], check=True)  # noqa: S607
+    subprocess.run(["ffmpeg", "-v", "error", "-y", *args], check=True)  # noqa: S603, S607
 
 
 def make_minute(folder: Path, seconds: int = 60) -> Path:
@@ -35,7 +35,8 @@ def make_minute(folder: Path, seconds: int = 60) -> Path:
         )
     joined = "".join(f"[v{index}]" for index in range(len(SEGMENTS)))
     chains.append(f"{joined}concat=n={len(SEGMENTS)}:v=1:a=0,noise=alls=6:allf=t[v]")
-    rate = "-c:v libx264 -preset veryfast -b:v 8M -maxrate 10M -bufsize 16M -g 48".split()
+    rate = ["-c:v", "libx264", "-preset", "veryfast", "-b:v", "8M", "-maxrate", "10M"]
+    rate += ["-bufsize", "16M", "-g", "48"]
     _ffmpeg(
         *inputs, "-filter_complex", ";".join(chains), "-map", "[v]", "-t", str(seconds),
         *rate, "-bsf:v", f"h264_metadata={_BT709}", str(path.with_suffix(".part.mp4")),
