@@ -1,9 +1,11 @@
 """A drop of damaged and awkward files, through Dagster: each is accounted for, and why."""
 
 import json
+import shutil
 import subprocess
 import sys
 
+import dagster as dg
 import pytest
 
 from wsdata.ingest.delivery import Declaration, make_drop
@@ -23,6 +25,9 @@ def home(tmp_path_factory):
     synthetic.make_h2(media)
     synthetic.make_h16(media)
     synthetic.make_h14(media / "rotated.mp4", 90)
+    synthetic.make_h4(media)
+    shutil.copy(ROOT / "samples" / "media" / "testsrc_av1.mkv", media)
+    (media / "spliced.mp4").write_bytes((media / "h16_two.mp4").read_bytes()[:9000] + b"RIFF" * 99)
     (path / "operating.toml").write_text(MICRO_RECIPE.read_text())
     home = Home(path)
     make_drop(media, FolderLanding(path / "landing"), DECLARED, date="20261101")
@@ -53,6 +58,30 @@ def test_a_broken_file_is_salvaged_or_held_with_a_reason(files):
     broken = files["h1_trunc_faststart.mp4"]
     assert broken["status"] == "salvaged"
     assert broken["clips"] >= 1
+
+
+def test_noise_inside_a_file_is_told_from_its_frames(files):
+    noisy = files["h4_noise.mp4"]
+    assert noisy["status"] == "salvaged"
+    assert "after 8" in noisy["reason"] or "after 7" in noisy["reason"]
+    assert files["testsrc_av1.mkv"]["status"] == "ok"
+
+
+def test_the_ui_tells_of_each_file_what_became_of_it_and_why(home, files):
+    with dg.DagsterInstance.from_config(str(home.path / "dagster")) as instance:
+        event = instance.get_latest_materialization_event(
+            dg.AssetKey(["preprocess", "decode_status"])
+        )
+    assert event is not None
+    assert event.asset_materialization is not None
+    told = event.asset_materialization.metadata["files"].value
+    rows = {line.split(" | ")[0].strip("| "): line for line in str(told).splitlines()[2:]}
+    assert set(rows) == set(files)
+    for path, file in files.items():
+        assert f"| {file['status']} |" in rows[path]
+        if file["status"] in ("quarantined", "empty"):  # of others a later stage may have its say
+            assert file["reason"].replace("|", "/")[:60] in rows[path]
+        assert rows[path].endswith("|  |") == (file["status"] == "ok"), rows[path]
 
 
 def test_quarantine_is_sticky_and_a_release_tries_again(home):
