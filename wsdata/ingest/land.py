@@ -285,16 +285,15 @@ class _Lander:
     ) -> dict[str, Any]:
         """Put a file, hashed, and its track of actions, where the carve says."""
         reason = self._carve(asset_id)
-        with tempfile.TemporaryDirectory(dir=copy.parent) as scratch:
-            track = self._fetch_actions(record, Path(scratch))
-            if reason is None:
-                self._run.store.put_file(raw_key(asset_id), copy)
-                if track:
-                    self._run.store.put_file(raw_key(track.sha256), track.copy)
-            else:
-                self._vault.seal(asset_id, copy, record)
-                if track:
-                    self._vault.seal_actions(asset_id, track.copy, track.sha256, track.suffix)
+        track = self._fetch_actions(record, copy.parent)
+        if reason is None:
+            self._run.store.put_file(raw_key(asset_id), copy)
+            if track:
+                self._run.store.put_file(raw_key(track.sha256), track.copy)
+        else:
+            self._vault.seal(asset_id, copy, record)
+            if track:
+                self._vault.seal_actions(asset_id, track.copy, track.sha256, track.suffix)
         actions = {"key": raw_key(track.sha256), "suffix": track.suffix} if track else None
         return landed_row(
             asset_id=asset_id,
