@@ -24,6 +24,8 @@ MAX_UNEXPLAINED = 0.18
 MAX_STEP = 0.5
 MAX_BEND = 0.15  # of the shares from a straight line, held at 0 and 1
 MAX_BACKWARDS = 0.2
+INNER = 0.2  # shares nearer to 0 and 1 may be motion
+OVER_SHARE = 0.98  # of the later picture, where nothing of the earlier is left to see
 MAX_DETAIL_SHARE = 0.8  # of the ends' fine detail, left in between
 MIN_UNLIKE = 0.36
 UNEXPLAINED_COUNTS = 0.5  # how much more unlike the ends must be, by what is unexplained
@@ -219,7 +221,7 @@ class GradualFinder:
     def _extent(self, first: int, last: int, shares: NDArray[np.float64]) -> _Line | None:
         """Follow the straight line of the shares to where it meets 0 and 1."""
         times = np.array([self._time(index) for index in range(first, last + 1)])
-        inner = np.flatnonzero((shares > 0.1) & (shares < 0.9))
+        inner = np.flatnonzero((shares > INNER) & (shares < 1 - INNER))
         if len(inner) == 0:
             return None
         if len(inner) == 1:  # one frame between the two pictures
@@ -234,7 +236,8 @@ class GradualFinder:
         line = np.clip((times - begin_s) / (end_s - begin_s), 0.0, 1.0)
         if np.abs(shares - line).max() > MAX_BEND:
             return None
-        return _Line(max(float(times[0]), begin_s), min(float(times[-1]), end_s))
+        over = np.flatnonzero(shares >= OVER_SHARE)  # the last frame is always one
+        return _Line(max(float(times[0]), begin_s), min(float(times[over[0]]), end_s))
 
 
 def _vector(look: Look) -> NDArray[np.float32]:

@@ -18,6 +18,7 @@ BLOCKS = 3, 4  # rows and columns of blocks that are looked for in the other pic
 REACH = 0.5, 9 / 16  # how far they may have moved, in blocks
 MIN_TEXTURE = 0.5  # standard deviation in levels below which a block says nothing
 BAR_LEVEL = 26  # luma of black bars, with noise
+BAR_RANGE = 6  # of one that is not black
 MAX_BAR_SHARE = 0.4
 PLAIN_SHARE = 0.15
 PLAIN_TEXTURE, PLAIN_TINT = 2.0, 6.0
@@ -125,14 +126,20 @@ def compare(first: Look, second: Look) -> Likeness:
 def _without_bars(one: Look, two: Look) -> tuple[Look, Look]:
     import cv2
 
-    both = np.maximum(one, two)
-    top, bottom = _shown(both.max(axis=1) <= BAR_LEVEL)
-    left, right = _shown(both.max(axis=0) <= BAR_LEVEL)
-    height, width = both.shape
+    top, bottom = _shown(_is_bar(one, two, axis=1))
+    left, right = _shown(_is_bar(one, two, axis=0))
+    height, width = one.shape
     if (bottom - top, right - left) == (height, width):
         return one, two
     kept = [cv2.resize(picture[top:bottom, left:right], (width, height)) for picture in (one, two)]
     return np.asarray(kept[0], np.uint8), np.asarray(kept[1], np.uint8)
+
+
+def _is_bar(one: Look, two: Look, axis: int) -> NDArray[np.bool_]:
+    """Rows or columns that are black, or of one shade that does not change."""
+    low = np.minimum(one.min(axis=axis), two.min(axis=axis)).astype(np.int16)
+    high = np.maximum(one.max(axis=axis), two.max(axis=axis)).astype(np.int16)
+    return (high <= BAR_LEVEL) | (high - low <= BAR_RANGE)
 
 
 def _shown(is_dark: NDArray[np.bool_]) -> tuple[int, int]:
