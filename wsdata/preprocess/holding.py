@@ -4,6 +4,7 @@ The newest stay as they are; beyond a budget pixels go to nameless files beside 
 come back when asked for. How long a frame is held is told by `shots` and `windows`.
 """
 
+import ctypes
 import os
 import tempfile
 from pathlib import Path
@@ -15,8 +16,22 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from av import VideoFrame
 
-MEMORY_BYTES = 48 << 20
+MEMORY_BYTES = 12 << 20
+_M_MMAP_THRESHOLD = -3  # as malloc.h has it
+_LARGE_BYTES = 256 << 10
 FILE_BYTES = 1 << 30  # a sandboxed child may write no file larger than twice this
+
+
+def return_freed_pictures() -> None:
+    """Let this process give memory of pictures and encoders back as soon as it is freed.
+
+    The C library learns from the first large block that is freed to keep the next ones, and then
+    a child grows with every clip. For sandboxed children; a C library without the call is left
+    as it is.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 class FrameHold:

@@ -33,7 +33,7 @@ from wsdata.preprocess.framepack import (
     PackBuilder,
     wants_color,
 )
-from wsdata.preprocess.holding import FrameHold
+from wsdata.preprocess.holding import FrameHold, return_freed_pictures
 from wsdata.preprocess.ladder import (
     FAST_FPS,
     FAST_TABLE,
@@ -128,6 +128,7 @@ def decode_job(args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dict[st
     import cv2
 
     cv2.setNumThreads(1)
+    return_freed_pictures()
     is_empty = not source.read(1)
     source.seek(0)
     if is_empty:
