@@ -22,7 +22,7 @@ TICKS = Fraction(1, 90000)
 MAX_FRAMES = 160  # of a clip's shot, to bound memory
 REFERENCE_FPS = 24  # transitions of 6 to 48 frames are meant at this rate
 
-# Frames [first, end) that one look at every frame showed to be one shot; by half of the set.
+# Frames [first, end) that are one shot, by peaks of difference and contact sheets; by half.
 ONE_SHOT: dict[str, dict[str, list[tuple[int, int]]]] = {
     "tune": {
         "bbb_0_30.webm": [(64, 224), (285, 374), (378, 470), (553, 598)],
