@@ -58,6 +58,10 @@ def bare_decode(path: Path) -> float:
 
 def one_pass(path: Path, rungs: tuple[str, ...], out_dir: Path) -> tuple[float, dict[str, Any]]:
     """Run the decode job in this process."""
+    import cv2  # noqa: F401  as a warm sandbox has it
+    import pdqhash  # noqa: F401
+    import polars as pl  # noqa: F401
+
     from wsdata.preprocess.onepass import decode_job
 
     told: dict[str, Any] = {}
