@@ -87,7 +87,7 @@ class Film:
         """Yield its frames as decoded."""
         import av
 
-        with av.open(io.BytesIO(self.data)) as container:
+        with av.open(io.BytesIO(self.data), "r") as container:
             stream = container.streams.video[0]
             stream.codec_context.thread_count = 1
             yield from container.decode(stream)

@@ -22,6 +22,7 @@ from wsdata.tables import RUNGS
 
 FRAME_COUNTS_RULE = "4k + 1"
 HAND_DOWN_MOVES = ("fewer_frames", "smaller_rung", "crop")
+MAX_TRIM_S = 0.5  # further ahead the detector cannot tell a flash from a cut
 TIERS = ("T0", "T1", "T2", "T3")
 
 
@@ -54,6 +55,17 @@ class Tiers:
     motion_high: float = 0.05  # above: too fast to see
     jitter_max: float = 0.01  # change of the mean flow, same unit; above: shaky
     overlay_max_share: float = 0.02  # of the frame under text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shots:
+    """How sources are cut into shots."""
+
+    trim_s: float = 0.0  # what is shown within this of a cut is in no clip
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.trim_s <= MAX_TRIM_S:
+            raise RecipeError(f"shots.trim_s: {self.trim_s}, expected 0 to {MAX_TRIM_S} s")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,6 +227,7 @@ class Recipe:
     gates: Gates = field(default_factory=Gates)
     tiers: Tiers = field(default_factory=Tiers)
     embeddings: Embeddings = field(default_factory=Embeddings)
+    shots: Shots = field(default_factory=Shots)
     sound: Sound = field(default_factory=Sound)
     captions: Captions = field(default_factory=Captions)
     decontamination: Decontamination = field(default_factory=Decontamination)

@@ -45,7 +45,7 @@ from wsdata.preprocess.ladder import (
 from wsdata.preprocess.looks import feature_picture
 from wsdata.preprocess.prints import Prints
 from wsdata.preprocess.scaling import Pictures, still_rungs
-from wsdata.preprocess.shots import ShotDetector, Word
+from wsdata.preprocess.shots import ShotDetector, Word, shot_params
 from wsdata.preprocess.sound_output import sound_timeline
 from wsdata.preprocess.windows import (
     FILE,
@@ -71,8 +71,8 @@ PATHS = ("plain", "plain", "careful")  # two retries, the second on another path
 MAX_WHOLE_FRAMES = 4  # as decoded, while the shot detector looks at what follows
 
 
-def _params(_recipe: Recipe) -> dict[str, Any]:
-    return window_params()
+def _params(recipe: Recipe) -> dict[str, Any]:
+    return {**window_params(), **shot_params(recipe.shots)}
 
 
 STEP = Step(
@@ -113,8 +113,8 @@ def decode_job(args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dict[st
         args: ``path`` (one of `PATHS`), ``window_min_s``, ``window_target_s``, ``window_max_s``;
             ``rungs``, endings of the tables of transcodes that are wanted of this file, where
             it is large and fast enough for them; all by default; ``is_continuous``, where it
-            is one take, with ``episode_target_s`` and ``episode_max_s``; ``decoder`` and
-            ``encoder``, of `media.engines`.
+            is one take, with ``episode_target_s`` and ``episode_max_s``; ``trim_s``, 0 by default;
+            ``decoder`` and ``encoder``, of `media.engines`.
         source: The file.
         out_dir: Where blobs are left; the result names them by file name.
 
@@ -160,8 +160,8 @@ def _decode(
         reader = MediaReader(container, video, audio, is_careful=is_careful)
         wanted = tuple(args.get("rungs", TRANSCODES))
         one_take = bool(args.get("is_continuous"))
-        encoder = engines.encoder
-        return _Pass(reader, out_dir, rule, wanted, encoder, is_continuous=one_take).run()
+        detector = ShotDetector(args.get("trim_s", 0.0), is_continuous=one_take)
+        return _Pass(reader, out_dir, rule, wanted, engines.encoder, detector).run()
 
 
 class _Pass:
@@ -174,15 +174,14 @@ class _Pass:
         rule: WindowRule,
         wanted: tuple[str, ...],
         encoder: str,
-        *,
-        is_continuous: bool,
+        detector: ShotDetector,
     ) -> None:
         self._reader = reader
         self._out_dir = out_dir
         self._wanted, self._encoder = wanted, encoder
         self._hold = FrameHold(out_dir)
         self._time_base = reader.time_base
-        self._detector = ShotDetector(is_continuous=is_continuous)
+        self._detector = detector
         self._windower = Windower(time_base=reader.time_base, rule=rule)
         self._timeline = sound_timeline(out_dir) if reader.has_audio else None
         self._geometries: dict[tuple[int, ...], Geometry] = {}

@@ -11,9 +11,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from wsdata.preprocess.gradual import GradualFinder, Transition
 from wsdata.preprocess.looks import Look, brightness, compare, difference, is_plain, white_share
+from wsdata.recipe import Shots
 
 MODEL_VERSION = "looks-1"
 LOOK_AHEAD_S = 1.25
@@ -32,6 +34,11 @@ RETURN_SHARE = 0.5  # of the way there: what comes nearer than this has turned b
 MORE_UNLIKE = 0.1  # asked for in a continuous source
 RETURN_EVERY = 3  # frames: how often it is looked for
 JOIN_S = 0.2  # two transitions this near are one
+
+
+def shot_params(shots: Shots) -> dict[str, Any]:
+    """What of a recipe, and of the detector itself, is part of the decode step's parameters."""
+    return {"trim_s": shots.trim_s, "shot_detector": MODEL_VERSION}
 
 
 class Word(StrEnum):

@@ -6,8 +6,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from wsdata.preprocess.onepass import decode_job
+from wsdata.errors import RecipeError
+from wsdata.preprocess.onepass import STEP, decode_job
 from wsdata.preprocess.windows import window_params
+from wsdata.recipe import recipe_from
 from wsdata_tests import synthetic
 
 SIZE = (128, 72)  # below every rung: spans alone are made
@@ -16,10 +18,37 @@ FILM = Fraction(24000, 1001)
 
 
 def _decode(file, out_dir, **changed):
+    """Run the pass over a file of this module; what every one of them must hold is checked here."""
     out_dir.mkdir(exist_ok=True)
     with file.open("rb") as source:
         told = decode_job({"path": "plain", **window_params(), **changed}, source, out_dir)
+    _check_spans(told, _shown_s(file))
     return json.loads(json.dumps(told, allow_nan=False))
+
+
+def _shown_s(file):
+    """How long a file's frames are shown, by the container's own stamps, none of our code."""
+    import av
+
+    with av.open(str(file)) as container:
+        stream = container.streams.video[0]
+        shown = [(frame.pts, frame.duration) for frame in container.decode(stream)]
+        (first, _), (before, _), (last, stated) = shown[0], shown[-2], shown[-1]
+        return (last + (stated or last - before) - first) * stream.time_base
+
+
+def _check_spans(told, shown_s):
+    """H13: start < end <= duration, one after another, in ticks and in seconds."""
+    assert told["clips"]
+    origin_s, before_s = None, None
+    for clip, (start_s, end_s) in zip(told["clips"], _spans_s(told), strict=True):
+        origin_s = start_s - Fraction(clip["start_s"]) if origin_s is None else origin_s
+        assert 0 <= clip["start_s"] < clip["end_s"] <= told["decoded_s"] + 1e-9, clip
+        assert start_s < end_s <= float(origin_s + shown_s) + 1e-6, clip
+        assert clip["duration_s"] == pytest.approx(float(end_s - start_s), abs=1e-6), clip
+        assert clip["end_s"] - clip["start_s"] == pytest.approx(clip["duration_s"], abs=1e-6)
+        assert before_s is None or before_s <= start_s, clip
+        before_s = end_s
 
 
 def _spans_s(told):
@@ -149,3 +178,22 @@ def test_a_continuous_source_gives_one_long_clip(tmp_path):
     path = synthetic.make_video(tmp_path / "drive.mp4", (("gradient", 34),), fps=8, size=SIZE)
     told = _decode(path, tmp_path / "out", is_continuous=True)
     assert _spans_s(told) == [(0, 34)]
+
+
+def test_a_recipe_trims_what_is_near_a_cut(tmp_path):
+    path = synthetic.make_video(
+        tmp_path / "trim.mp4", (("bars", 4), ("rings", 4), ("checker", 4)), size=SIZE
+    )
+    params = STEP.params_of(recipe_from({"name": "trimmed", "shots": {"trim_s": 0.25}}))
+    told = _decode(path, tmp_path / "out", **params)
+    near = Fraction(1, 4)
+    assert _spans_s(told) == [(0, 4 - near), (4 + near, 8 - near), (8 + near, 12)]
+    assert [clip["start_kind"] for clip in told["clips"]] == ["file", "cut", "cut"]
+    assert [clip["end_kind"] for clip in told["clips"]] == ["cut", "cut", "file"]
+    assert told["num_shots"] == 3
+
+
+@pytest.mark.parametrize("trim_s", [-0.1, 0.6, float("nan")])
+def test_a_trim_that_cannot_be_is_refused(trim_s):
+    with pytest.raises(RecipeError, match="trim_s"):
+        recipe_from({"name": "trimmed", "shots": {"trim_s": trim_s}})
