@@ -18,6 +18,7 @@ from resources.compute_pool import ComputePools
 from resources.deployments import DeploymentResource
 from resources.recipes import RecipesResource
 from wsdata.orders import Step
+from wsdata.tables import STATED
 
 OWNERS = ["team:data"]
 ORCHESTRATOR_POOL = "cpu"  # where steps without a pool count, so that they cannot crowd a machine
@@ -52,6 +53,11 @@ def asset_key(step: Step, name: str) -> dg.AssetKey:
     return dg.AssetKey([step.stage, name])
 
 
+def stated_key(table: str) -> dg.AssetKey:
+    """Key of the external asset that stands for a table of what people state."""
+    return dg.AssetKey([STATED[table], table])
+
+
 def step_keys(step: Step) -> list[dg.AssetKey]:
     """Keys of all assets of a step."""
     return [asset_key(step, name) for name in step.assets]
@@ -73,13 +79,17 @@ def dependencies(
     """What a step reads, as edges of the graph; of some tables alone where they are named.
 
     A step may look up what comes after it in the graph (a manifest asks which samples lie in
-    shards already). Such an input is no edge: the ledger orders it in time. Nor is a table that
-    no step makes, such as what generators register.
+    shards already). Such an input is no edge: the ledger orders it in time. What people state
+    is an external asset.
     """
     made_by, order = makers(steps), list(steps.values())
     edges: dict[dg.AssetKey, dg.AssetDep] = {}
     for wanted in step.inputs:
-        if (reads_drawn and wanted.table not in reads_drawn) or wanted.table not in made_by:
+        if wanted.table in STATED:
+            key = stated_key(wanted.table)
+            edges[key] = dg.AssetDep(key)
+            continue
+        if reads_drawn and wanted.table not in reads_drawn:
             continue
         upstream, key = made_by[wanted.table]
         if order.index(upstream) >= order.index(step):

@@ -3,12 +3,15 @@
 import dagster as dg
 
 from assets import partitions
-from assets.building import DAILY, OWNERS, Shown, step_assets
+from assets.building import DAILY, MONTHLY, OWNERS, Shown, stated_key, step_assets
 from assets.checking import promise, result, scoped_check
+from resources.blob_store import BlobStoreResource
 from resources.catalog import CatalogResource
 from resources.deployments import DeploymentResource
+from wsdata.catalog.presence import Presence
 from wsdata.ingest.delivery import check_drop
 from wsdata.ingest.landing import open_landing, ready_drops
+from wsdata.ingest.registered import REGISTRATION_VERSION, TABLE
 from wsdata.observability import checks as promises
 from wsdata.steps import STEPS
 
@@ -31,8 +34,22 @@ deliveries = dg.AssetSpec(
     ),
 )
 
+generated_prints = dg.AssetSpec(
+    stated_key("generated_prints"),
+    group_name="ingest",
+    owners=OWNERS,
+    kinds={"parquet"},
+    code_version=REGISTRATION_VERSION,
+    freshness_policy=MONTHLY,
+    description=(
+        "Prints of what models made, registered by their makers without any drop "
+        "(`wsdata generated register`). Each cut re-tags the clips that show it."
+    ),
+)
+
 assets: list[dg.AssetsDefinition | dg.AssetSpec] = [
     deliveries,
+    generated_prints,
     step_assets(
         LAND,
         {
@@ -121,6 +138,20 @@ def none_waiting(deployment: DeploymentResource, catalog: CatalogResource) -> dg
     return result([f"{name} has not been landed" for name in waiting], is_blocking=False)
 
 
+@dg.asset_check(
+    asset=generated_prints.key,
+    description="The store has every registration, so that no cut misses one.",
+)
+def registrations_kept(
+    catalog: CatalogResource, blob_store: BlobStoreResource
+) -> dg.AssetCheckResult:
+    """Ask the store for the object of every registration."""
+    presence = Presence(blob_store.open())
+    lost = [ref.partition for ref in catalog.open().live(TABLE) if presence.is_lost(ref)]
+    faults = [f"registration {name} is not in the store: register it again" for name in lost]
+    return result(faults, is_blocking=True)
+
+
 def _waiting(deployment: DeploymentResource, catalog: CatalogResource) -> dict[str, list[str]]:
     """Faults of each ready folder that has not been landed; what was landed had none."""
     zone = open_landing(deployment.open().landing)
@@ -132,6 +163,7 @@ checks: list[dg.AssetChecksDefinition] = [
     contract_kept,
     none_refused,
     none_waiting,
+    registrations_kept,
     promise(
         LAND,
         "raw_assets",

@@ -300,6 +300,9 @@ TABLES: dict[str, Table] = {
 }  # fmt: skip
 
 
+# Made by what people state, and by no step: its stage, and who states it.
+STATED = {"generated_prints": "ingest"}
+
 MIN_GROUP_ROWS = 4096  # of a Parquet row group
 
 # Made of everything else: a step that reads these to report on all tables would never be done.

@@ -205,6 +205,9 @@ load_from:
   "safety_lists" $wsdata.safetyLists.path
   "safety_max_distance" (int64 $wsdata.safetyLists.maxDistance)
   "sandbox_minimum" $wsdata.sandboxMinimum
+  "sandbox_stall_s" (float64 $wsdata.sandboxStallSeconds)
+  "decoder" $wsdata.decoder
+  "encoder" $wsdata.encoder
   "num_threads" (int64 $wsdata.numThreads)
   "asks_blobs" $wsdata.asksBlobs
   "kubernetes" $cluster -}}

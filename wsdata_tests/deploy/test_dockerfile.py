@@ -20,8 +20,8 @@ HADOLINT = ROOT / ".venv" / "bin" / "hadolint"
 ROOTS = ("assets", "resources", "sensors", "recipes", "definitions.py", "launch.py")
 # The extras of each image; Dockerfile and tools/lock_images.py are held to them.
 EXTRAS = {
-    "orchestrator": ("media", "label", "curate", "loader", "dagster"),
-    "gpu": ("media", "label", "curate", "loader", "dagster", "vlm", "vae"),
+    "orchestrator": ("ingest", "media", "label", "curate", "loader", "dagster"),
+    "gpu": ("ingest", "media", "label", "curate", "loader", "dagster", "vlm", "vae"),
     "trainer": ("loader",),
 }
 IMAGES = pytest.mark.parametrize("image", EXTRAS)
