@@ -7,7 +7,7 @@ parts: then they are two shots. A pan, a zoom or an object leaves much unexplain
 detail or is found again; a cut is one big step.
 """
 
-from dataclasses import dataclass
+from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ SPANS_S = 0.25, 0.4, 0.6, 0.9, 1.35  # of brackets
 PERIODS = 2, 2, 4, 4, 4  # a bracket of this span is tried every so many frames
 MIN_STEP_S = 1 / 35  # frames closer than this to the last are skipped here
 HISTORY = 96  # frames: 2.7 s at the most frames a second
+ROOM = 2 * HISTORY
 MIN_DISTANCE = 12.0  # mean square difference of the ends, in levels
 MAX_UNEXPLAINED = 0.18
 MAX_STEP = 0.5
@@ -44,21 +45,11 @@ class Transition(NamedTuple):
     is_fade: bool
 
 
-@dataclass(slots=True)
-class _Mix:
+class _Mix(NamedTuple):
     """Shares of the later end along a bracket, and what fits neither."""
 
     shares: NDArray[np.float64]
     unexplained: float
-
-    def is_steady(self) -> bool:
-        steps = np.diff(self.shares)
-        backwards = float(-steps[steps < 0].sum())
-        return bool(
-            self.unexplained <= MAX_UNEXPLAINED
-            and steps.max() <= MAX_STEP
-            and backwards <= MAX_BACKWARDS
-        )
 
 
 class _Line(NamedTuple):
@@ -77,13 +68,13 @@ class GradualFinder:
 
     def __init__(self, more_unlike: float = 0.0) -> None:
         self._min_unlike = MIN_UNLIKE + more_unlike
-        self._count = 0
-        self._times = np.zeros(HISTORY)
-        self._details = np.zeros(HISTORY)
-        self._looks: list[Look | None] = [None] * HISTORY
+        self._count = 0  # of all frames taken
+        self._times: list[float] = []  # of those kept, as are the looks; oldest first
+        self._looks: list[Look] = []
+        self._details = np.zeros(ROOM)
         self._vectors: NDArray[np.float32] | None = None
-        self._norms = np.zeros(HISTORY, np.float32)
-        self._distances = np.zeros((HISTORY, HISTORY))
+        self._norms = np.zeros(ROOM, np.float32)
+        self._distances = np.zeros((ROOM, ROOM), np.float32)
         self._scale = 1.0
         self._barred_s = -1e9
 
@@ -93,134 +84,137 @@ class GradualFinder:
 
     def push(self, look: Look, time_s: float) -> list[Transition]:
         """Take the next frame; return the transitions that the newest brackets show."""
-        if self._count and time_s - self._time(self._count - 1) < MIN_STEP_S:
+        if self._times and time_s - self._times[-1] < MIN_STEP_S:
             return []
         self._keep(look, time_s)
-        newest = self._count - 1
+        self._count += 1
+        last = len(self._times) - 1
         found: list[Transition] = []
         for phase, (span_s, period) in enumerate(zip(SPANS_S, PERIODS, strict=True)):
-            if (newest + phase) % period:
+            if (self._count - 1 + phase) % period:
                 continue
-            told = self._try(newest, span_s)
+            told = self._try(self._first_within(last, span_s), last)
             if told is not None:
                 found.append(told)
         return found
 
-    def _time(self, index: int) -> float:
-        return float(self._times[index % HISTORY])
-
-    def _look(self, index: int) -> Look:
-        look = self._looks[index % HISTORY]
-        if look is None:
-            raise IndexError(f"frame {index} is no longer kept, the newest is {self._count - 1}")
-        return look
-
     def _keep(self, look: Look, time_s: float) -> None:
-        """Note a frame's distance to all that are kept.
+        """Note a frame's distance to the `HISTORY` before it.
 
         Half levels around grey: sums of products stay below 2^24, so that float32 is exact and
         no order of summing can change a verdict.
         """
-        vector = _vector(look)
+        height, width = look.shape[0] // 2, look.shape[1] // 2
         if self._vectors is None:
-            self._vectors = np.zeros((HISTORY, len(vector)), np.float32)
-            self._scale = 4.0 / (len(vector) * 2 / 3)
-        slot = self._count % HISTORY
-        self._vectors[slot] = vector
-        self._norms[slot] = vector @ vector
-        products = self._vectors @ vector
-        row = (self._norms + self._norms[slot] - 2.0 * products) * self._scale
-        self._distances[slot] = self._distances[:, slot] = row
-        self._times[slot] = time_s
-        self._details[slot] = detail(look)
-        self._looks[slot] = look
-        self._count += 1
+            self._vectors = np.zeros((ROOM, height * width), np.float32)
+            self._scale = 4.0 / (height * width * 2 / 3)
+        if len(self._times) == ROOM:
+            self._make_room(self._vectors)
+        new = len(self._times)
+        oldest = max(0, new - HISTORY + 1)
+        vector = self._vectors[new]
+        _fill(vector.reshape(height, width), look)
+        norms = self._norms[oldest : new + 1]
+        self._norms[new] = vector @ vector
+        row = self._vectors[oldest : new + 1] @ vector
+        row *= -2.0
+        row += norms
+        row += norms[-1]
+        row *= self._scale
+        self._distances[new, oldest : new + 1] = self._distances[oldest : new + 1, new] = row
+        self._times.append(time_s)
+        self._details[new] = detail(look)
+        self._looks.append(look)
+
+    def _make_room(self, vectors: NDArray[np.float32]) -> None:
+        """Move what later frames are compared with to the front."""
+        kept = HISTORY - 1
+        del self._times[:-kept], self._looks[:-kept]
+        for rows in (self._details, self._norms, vectors):
+            rows[:kept] = rows[-kept:]
+        self._distances[:kept, :kept] = self._distances[-kept:, -kept:].copy()
 
     def _oldest(self) -> int:
-        return max(0, self._count - HISTORY)
+        return max(0, len(self._times) - HISTORY)
 
-    def _try(self, last: int, span_s: float) -> Transition | None:
-        first = self._first_within(last, span_s)
-        if last - first < 3:
-            return None
-        if self._distances[first % HISTORY, last % HISTORY] < MIN_DISTANCE:
+    def _try(self, first: int, last: int) -> Transition | None:
+        if last - first < 3 or self._distances[first, last] < MIN_DISTANCE:
             return None
         mix = self._mix(first, last)
-        if not mix.is_steady() or not self._dims(first, last, mix.shares):
+        if mix is None or not self._dims(first, last, mix.shares):
             return None
         line = self._extent(first, last, mix.shares)
         if line is None:
             return None
-        likeness = compare(self._look(first), self._look(last))
+        likeness = compare(self._looks[first], self._looks[last])
         plainer = first if likeness.texture[0] < likeness.texture[1] else last
-        is_fade = likeness.is_one_plain and tint(self._look(plainer)) <= MAX_TINT
+        is_fade = likeness.is_one_plain and tint(self._looks[plainer]) <= MAX_TINT
         needed = self._min_unlike + UNEXPLAINED_COUNTS * mix.unexplained
-        if not is_fade and likeness.unlike < needed:
+        if not is_fade and (likeness.unlike < needed or self._returns(first, last)):
             return None
-        if self._is_light(first, last) or (not is_fade and self._returns(first, last)):
+        if self._is_light(first, last):
             return None
         return Transition(line.begin_s, line.end_s, is_fade)
 
     def _first_within(self, last: int, span_s: float) -> int:
         """Index of the first frame less than `span_s`, and one step, before another."""
-        earliest = max(self._barred_s, self._time(last) - span_s - 0.02)
-        first = last
-        while first > self._oldest() and self._time(first - 1) >= earliest:
-            first -= 1
-        return first
+        earliest = max(self._barred_s, self._times[last] - span_s - 0.02)
+        return bisect_left(self._times, earliest, self._oldest(), last)
 
-    def _mix(self, first: int, last: int) -> _Mix:
-        slots = np.arange(first, last + 1) % HISTORY
-        from_first = self._distances[slots[0], slots]
-        from_last = self._distances[slots[-1], slots]
-        whole = from_first[-1]
-        shares = (from_first + whole - from_last) / (2 * whole)
-        left = np.maximum(0.0, from_first - shares * shares * whole)[1:-1]
-        return _Mix(shares, float(left.mean() / whole))
+    def _mix(self, first: int, last: int) -> _Mix | None:
+        """Tell the shares, if they grow in small steps and explain what is seen between."""
+        from_first = self._distances[first, first : last + 1]
+        from_last = self._distances[last, first : last + 1]
+        whole = float(from_first[-1])
+        shares = np.asarray((from_first - from_last) * (0.5 / whole) + 0.5, np.float64)
+        left = from_first - shares * shares * whole
+        unexplained = float(np.maximum(left, 0.0)[1:-1].sum()) / (whole * (last - first - 1))
+        if unexplained > MAX_UNEXPLAINED:
+            return None
+        steps = shares[1:] - shares[:-1]
+        if steps.max() > MAX_STEP:
+            return None
+        backwards = (float(np.abs(steps).sum()) - 1.0) / 2  # of a way that leads from 0 to 1
+        return _Mix(shares, unexplained) if backwards <= MAX_BACKWARDS else None
 
     def _dims(self, first: int, last: int, shares: NDArray[np.float64]) -> bool:
         """Whether fine detail is lost between the ends, as in a mix, and not in any motion.
 
         Of two pictures that have nothing in common half of it is left in the middle.
         """
-        slots = np.arange(first, last + 1) % HISTORY
-        details = self._details[slots]
-        share = np.clip(shares, 0.0, 1.0)
-        ends = (1 - share) * details[0] + share * details[-1]
-        weights = share * (1 - share)
-        return float((weights * details).sum()) <= MAX_DETAIL_SHARE * float((weights * ends).sum())
+        details = self._details[first : last + 1]
+        share = np.minimum(np.maximum(shares, 0.0), 1.0)
+        weights = share - share * share
+        before, after = float(details[0]), float(details[-1])
+        of_ends = before * float(weights.sum()) + (after - before) * float(weights @ share)
+        return float(weights @ details) <= MAX_DETAIL_SHARE * of_ends
 
     def _is_light(self, first: int, last: int) -> bool:
         """Whether the bracket only comes down from a light that lit the same picture up."""
-        bright = brightness(self._look(first)) - BRIGHTER
-        after = self._look(last)
+        bright = brightness(self._looks[first]) - BRIGHTER
+        after = self._looks[last]
         if brightness(after) > bright:
             return False
-        earliest = self._time(first) - RETURN_S
-        index = first - 1
-        while index >= self._oldest() and self._time(index) >= earliest:
-            before = self._look(index)
+        earliest = self._returns_from(first)
+        for before in self._looks[earliest:first][::-2]:
             if brightness(before) < bright and compare(before, after).unlike < RETURN_UNLIKE:
                 return True
-            index -= 2
         return False
 
     def _returns(self, first: int, last: int) -> bool:
         """Whether the bracket ends with what was there before it: something passed by."""
-        slots = [
-            index % HISTORY
-            for index in range(self._oldest(), first)
-            if self._time(index) >= self._time(first) - RETURN_S
-        ]
-        if not slots:
+        earliest = self._returns_from(first)
+        if earliest == first:
             return False
-        slot = last % HISTORY
-        nearest = float(self._distances[slot, slots].min())
-        return nearest < RETURN_SHARE * self._distances[first % HISTORY, slot]
+        nearest = float(self._distances[last, earliest:first].min())
+        return nearest < RETURN_SHARE * float(self._distances[first, last])
+
+    def _returns_from(self, first: int) -> int:
+        return bisect_left(self._times, self._times[first] - RETURN_S, self._oldest(), first)
 
     def _extent(self, first: int, last: int, shares: NDArray[np.float64]) -> _Line | None:
         """Follow the straight line of the shares to where it meets 0 and 1."""
-        times = np.array([self._time(index) for index in range(first, last + 1)])
+        times = np.array(self._times[first : last + 1])
         inner = np.flatnonzero((shares > INNER) & (shares < 1 - INNER))
         if len(inner) == 0:
             return None
@@ -240,10 +234,9 @@ class GradualFinder:
         return _Line(max(float(times[0]), begin_s), min(float(times[over[0]]), end_s))
 
 
-def _vector(look: Look) -> NDArray[np.float32]:
+def _fill(vector: NDArray[np.float32], look: Look) -> None:
     """Luma and chroma at half the look's size, in half levels around grey."""
     import cv2
 
-    size = look.shape[1] // 2, look.shape[0] // 2
-    small = cv2.resize(look, size, interpolation=cv2.INTER_AREA)
-    return (np.asarray(small).reshape(-1).astype(np.int16) - 128 >> 1).astype(np.float32)
+    small = cv2.resize(look, vector.shape[::-1], interpolation=cv2.INTER_AREA)
+    np.subtract(np.asarray(small, np.uint8) >> 1, np.float32(64), out=vector)

@@ -4,7 +4,7 @@ A look is a yuv420p picture of some 64 x 36, limited range, planes below one ano
 lays them out. What a difference means for shots is told by `shots` and `gradual`.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,13 @@ WHITE_LEVEL = 215
 Look = NDArray[np.uint8]
 
 
+def look_size(width: int, height: int) -> tuple[int, int]:
+    """Return width and height of the look of a picture of that size."""
+    scale = LONG_SIDE_PX / max(width, height)
+    wide, high = (max(MIN_SIDE_PX, round(side * scale / 4) * 4) for side in (width, height))
+    return wide, high
+
+
 def feature_picture(small: "VideoFrame") -> Look:
     """Return the look of a small yuv420p frame, limited range."""
     import cv2
@@ -35,18 +42,13 @@ def feature_picture(small: "VideoFrame") -> Look:
     width, height = small.width, small.height
     half_width, half_height = -(-width // 2), -(-height // 2)
     planes = small.to_ndarray()
-    flat = planes.reshape(-1)
-    scale = LONG_SIDE_PX / max(width, height)
-    to_width, to_height = (max(MIN_SIDE_PX, round(n * scale / 4) * 4) for n in (width, height))
+    to_width, to_height = look_size(width, height)
     look = np.empty((to_height * 3 // 2, to_width), np.uint8)
     cv2.resize(planes[:height], (to_width, to_height), look[:to_height], 0, 0, cv2.INTER_AREA)
-    at, rest = width * height, look[to_height:].reshape(2, to_height // 2, to_width // 2)
-    for index in range(2):
-        plane = flat[at : at + half_width * half_height].reshape(half_height, half_width)
-        rest[index] = cv2.resize(
-            plane, (to_width // 2, to_height // 2), interpolation=cv2.INTER_AREA
-        )
-        at += half_width * half_height
+    # both chroma planes as one of twice the height: the seam falls between two rows
+    chroma = planes.reshape(-1)[width * height :][: 2 * half_width * half_height]
+    tall, to = chroma.reshape(2 * half_height, half_width), (to_width // 2, to_height)
+    cv2.resize(tall, to, look[to_height:].reshape(to[::-1]), 0, 0, cv2.INTER_AREA)
     return look
 
 
@@ -64,7 +66,9 @@ def difference(before: Look, after: Look) -> float:
 
 def brightness(look: Look) -> float:
     """Mean luma, in levels of 255."""
-    return float(luma(look).mean())
+    import cv2
+
+    return cv2.mean(luma(look))[0]
 
 
 def white_share(look: Look) -> float:
@@ -79,8 +83,7 @@ def detail(look: Look) -> float:
     """
     import cv2
 
-    plane = luma(look).astype(np.int16)
-    fine = 2 * plane[:, 1:-1] - plane[:, :-2] - plane[:, 2:]
+    fine = cv2.Sobel(luma(look), cv2.CV_16S, 2, 0, ksize=1)[:, 1:-1]
     return cv2.norm(fine, cv2.NORM_L2SQR) / fine.size
 
 
@@ -116,18 +119,24 @@ def compare(first: Look, second: Look) -> Likeness:
     then an upper bound below `ALIKE`.
     """
     one, two = _without_bars(luma(first), luma(second))
-    unlike, texture = _unlike_in_place(one, two)
+    blocks, others = _blocks(one), _blocks(two)
+    textures, textures_there = _textures(blocks), _textures(others)
+    unlike = _unlike_in_place(blocks, others, textures, textures_there)
     if unlike >= ALIKE:
-        there = _unlike(one, two)
-        unlike = there if there < FOUND else (there + _unlike(two, one)) / 2
-    return Likeness(unlike, texture)
+        there = _unlike(one, two, textures.tolist())
+        if there >= FOUND:
+            unlike = (there + _unlike(two, one, textures_there.tolist())) / 2
+        else:
+            unlike = there
+    return Likeness(unlike, (float(textures.mean()), float(textures_there.mean())))
 
 
 def _without_bars(one: Look, two: Look) -> tuple[Look, Look]:
     import cv2
 
-    top, bottom = _shown(_is_bar(one, two, axis=1))
-    left, right = _shown(_is_bar(one, two, axis=0))
+    low, high = cv2.min(one, two), cv2.max(one, two)
+    top, bottom = _shown(_is_bar(low, high, along=1))
+    left, right = _shown(_is_bar(low, high, along=0))
     height, width = one.shape
     if (bottom - top, right - left) == (height, width):
         return one, two
@@ -135,20 +144,24 @@ def _without_bars(one: Look, two: Look) -> tuple[Look, Look]:
     return np.asarray(kept[0], np.uint8), np.asarray(kept[1], np.uint8)
 
 
-def _is_bar(one: Look, two: Look, axis: int) -> NDArray[np.bool_]:
+def _is_bar(low: Any, high: Any, along: int) -> list[bool]:
     """Rows or columns that are black, or of one shade that does not change."""
-    low = np.minimum(one.min(axis=axis), two.min(axis=axis)).astype(np.int16)
-    high = np.maximum(one.max(axis=axis), two.max(axis=axis)).astype(np.int16)
-    return (high <= BAR_LEVEL) | (high - low <= BAR_RANGE)
+    import cv2
+
+    lows = cv2.reduce(low, along, cv2.REDUCE_MIN).reshape(-1).tolist()
+    highs = cv2.reduce(high, along, cv2.REDUCE_MAX).reshape(-1).tolist()
+    return [
+        most <= BAR_LEVEL or most - least <= BAR_RANGE
+        for least, most in zip(lows, highs, strict=True)
+    ]
 
 
-def _shown(is_dark: NDArray[np.bool_]) -> tuple[int, int]:
+def _shown(is_bar: list[bool]) -> tuple[int, int]:
     """Return [first, end) of what is not a bar; all where the bars would take too much."""
-    lit = np.flatnonzero(~is_dark)
-    count = len(is_dark)
-    if not len(lit):
+    count = len(is_bar)
+    if all(is_bar):
         return 0, count
-    first, end = int(lit[0]), int(lit[-1]) + 1
+    first, end = is_bar.index(False), count - is_bar[::-1].index(False)
     most = MAX_BAR_SHARE * count
     return (0 if first > most else first), (count if count - end > most else end)
 
@@ -163,27 +176,33 @@ def _blocks(picture: Look) -> NDArray[np.float32]:
     return flat - flat.mean(axis=1, keepdims=True)
 
 
-def _unlike_in_place(one: Look, two: Look) -> tuple[float, tuple[float, float]]:
-    first, second = _blocks(one), _blocks(two)
-    count = first.shape[1]
-    textures = [np.sqrt((part * part).sum(axis=1) / count) for part in (first, second)]
-    shared = (first * second).sum(axis=1) / count
-    likeness = shared / np.maximum(textures[0] * textures[1], MIN_TEXTURE**2)
-    weights = np.maximum(textures[0], textures[1])
+def _textures(blocks: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Standard deviation inside each block, in levels."""
+    return np.sqrt(np.einsum("ij,ij->i", blocks, blocks) / np.float32(blocks.shape[1]))
+
+
+def _unlike_in_place(
+    first: NDArray[np.float32],
+    second: NDArray[np.float32],
+    first_textures: NDArray[np.float32],
+    second_textures: NDArray[np.float32],
+) -> float:
+    shared = np.einsum("ij,ij->i", first, second) / np.float32(first.shape[1])
+    likeness = shared / np.maximum(first_textures * second_textures, MIN_TEXTURE**2)
+    weights = np.maximum(first_textures, second_textures)
     total = float(weights.sum())
-    found = float((weights * np.maximum(0, likeness)).sum())
-    unlike = 1 - found / total if total > MIN_TEXTURE * len(weights) else 0.0
-    return unlike, (float(textures[0].mean()), float(textures[1].mean()))
+    if total <= MIN_TEXTURE * len(weights):
+        return 0.0
+    return 1 - float(weights @ np.maximum(0, likeness)) / total
 
 
-def _unlike(one: Look, two: Look) -> float:
+def _unlike(one: Look, two: Look, textures: list[float]) -> float:
     import cv2
 
     height, width = one.shape
     rows, columns = BLOCKS
     high, wide = height // rows, width // columns
     up, aside = round(high * REACH[0]), round(wide * REACH[1])
-    textures = np.sqrt((_blocks(one) ** 2).mean(axis=1)).tolist()
     found = 0.0
     for index, texture in enumerate(textures):
         if texture < MIN_TEXTURE:
@@ -193,7 +212,7 @@ def _unlike(one: Look, two: Look) -> float:
         block = one[top : top + high, left : left + wide]
         around = two[max(0, top - up) : top + high + up, max(0, left - aside) : left + wide + aside]
         match = cv2.matchTemplate(around, block, cv2.TM_CCOEFF_NORMED)
-        found += texture * max(0.0, float(match.max()))
+        found += texture * max(0.0, cv2.minMaxLoc(match)[1])
     total = sum(textures)
     return 1 - found / total if total else 0.0
 
