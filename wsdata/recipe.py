@@ -59,11 +59,14 @@ class Tiers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shots:
-    """How sources are cut into shots."""
+    """How sources are cut into shots: by our detector, or a network that comes with an extra."""
 
+    engine: str = "looks"  # looks | transnetv2
     trim_s: float = 0.0  # what is shown within this of a cut is in no clip
 
     def __post_init__(self) -> None:
+        if self.engine not in ("looks", "transnetv2"):
+            raise RecipeError(f"shots.engine: {self.engine!r}, expected 'looks' or 'transnetv2'")
         if not 0 <= self.trim_s <= MAX_TRIM_S:
             raise RecipeError(f"shots.trim_s: {self.trim_s}, expected 0 to {MAX_TRIM_S} s")
 

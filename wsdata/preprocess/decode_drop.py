@@ -28,6 +28,7 @@ from wsdata.orders import StepResult, StepRun
 from wsdata.preprocess.decode_display import decode_display
 from wsdata.preprocess.ladder import RUNGS_OF_ALL, rungs_by_probe
 from wsdata.preprocess.onepass import PATHS
+from wsdata.preprocess.shot_engines import check_engine, engine_modules
 from wsdata.records import Fact
 from wsdata.store import BlobStore, FolderStore
 from wsdata.tables import TRANSCODES, rows_of
@@ -94,13 +95,14 @@ def run(run: StepRun, *, job_runner: RunJob | None = None) -> StepResult:
         Rows of all tables of the step, and a quarantine fact for each file given up on.
 
     Raises:
-        StepFailed: What the pass hears with is not installed.
+        StepFailed: What the pass hears with, or the detector of shots needs, is not installed.
     """
     check_installed()  # a lack of ours would be taken for a fault of each file
+    check_engine(run.params)
     workers = max(1, int(run.settings.get("num_threads", 2)))
     assets = _assets(run)
     seconds: dict[str, float] = {}
-    preload = (JOB.partition(":")[0],)
+    preload = (JOB.partition(":")[0], *engine_modules(run.params))
     with (
         ThreadPoolExecutor(max_workers=workers) as executor,
         SandboxPool(workers, preload=preload, devices=_devices(run)) as pool,
