@@ -134,7 +134,9 @@ def test_the_peak_is_the_contents_where_the_file_tells_it(light, found):
     with av.open(buffer, "w", format="mp4") as container:
         stream = container.add_stream("libx265", rate=24, options={"x265-params": params})
         stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p10le"
-        container.mux(stream.encode(_frame([(0.5, 0.5, 0.5)] * 2, transfer=PQ).reformat(64, 64)))
+        frame = _frame([(0.5, 0.5, 0.5)] * 2, transfer=PQ).reformat(64, 64)
+        frame.pts, frame.time_base = 0, Fraction(1, 24)
+        container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     buffer.seek(0)
     with av.open(buffer) as container:
