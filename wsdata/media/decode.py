@@ -194,12 +194,12 @@ def iterate_transcode(content: bytes) -> Iterator[NDArray[np.uint8]]:
             raise DecodeFailed(f"transcode does not decode: {told_error(error)}") from error
 
 
-def exact_flags() -> int:
-    """Scaler flags whose result is the same on every CPU."""
+def exact_flags(*, is_mean: bool = False) -> int:
+    """Scaler flags whose result is the same on every CPU: bicubic, or means of areas."""
     from av.video.reformatter import Interpolation
 
     return int(
-        Interpolation.BICUBIC
+        (Interpolation.AREA if is_mean else Interpolation.BICUBIC)
         | Interpolation.ACCURATE_RND
         | Interpolation.FULL_CHR_H_INT
         | Interpolation.BITEXACT

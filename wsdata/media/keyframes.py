@@ -30,7 +30,7 @@ SAMPLING_VERSION = "keyframe-grid-1"
 _SHORT_S = 30.0  # up to here a full decode is cheap
 _MIN_KEYFRAMES = 4
 _MAX_KEY_GAP_S = 10.5  # x264's default of 250 frames at 24 fps
-PRINT_SIDE_PX = 448
+_COLOR_SIDE_PX = 448
 _CLOSE_S = 1e-6
 GRID_S = 1.0
 DENSE_GRID_S = 0.25  # what moves fast looks another way half a second later
@@ -91,8 +91,22 @@ def _plan(probe: Probe, *, max_keyframes: int, is_dense: bool, num_color: int) -
     )
 
 
+def hashed_rgb(frame: "VideoFrame", sar: Fraction) -> NDArray[np.uint8]:
+    """Return the picture that is hashed of a decoded frame, wherever that is met.
+
+    Args:
+        frame: The frame, in whatever format its decoder made.
+        sar: Sample aspect ratio of its stream.
+    """
+    return upright_rgb(frame, sar, phash.MAX_SIDE_PX, is_mean=True)
+
+
 def upright_rgb(
-    frame: "VideoFrame", sar: Fraction, max_side_px: int | None = None
+    frame: "VideoFrame",
+    sar: Fraction,
+    max_side_px: int | None = None,
+    *,
+    is_mean: bool = False,
 ) -> NDArray[np.uint8]:
     """Return a decoded frame as a person sees it: pixels square, upright, full-range RGB.
 
@@ -100,6 +114,7 @@ def upright_rgb(
         frame: The frame, in whatever format its decoder made.
         sar: Sample aspect ratio of its stream.
         max_side_px: Longest side of the result; None keeps the size.
+        is_mean: Whether its pixels are means of those they stand for, which costs half.
 
     Returns:
         RGB in [0, 255], shape (height, width, 3), the same on every CPU.
@@ -120,7 +135,7 @@ def upright_rgb(
         width=max(16, round(wide * scale)),
         height=max(16, round(high * scale)),
         format="rgb24",
-        interpolation=exact_flags(),
+        interpolation=exact_flags(is_mean=is_mean),
         threads=1,
         **(colors if has_matrix else {}),
     )
@@ -172,10 +187,11 @@ def _print_frames(source: BinaryIO, probe: Probe, plan: _Plan) -> _Made:
                 continue
             if is_due and plan.grid_s:
                 due_s = (time_s + _CLOSE_S) // plan.grid_s * plan.grid_s + plan.grid_s
-            rgb_hwc = upright_rgb(frame, sar, PRINT_SIDE_PX)
-            made.prints.append(Print(round(time_s, 6), phash.hash_picture(rgb_hwc)))
+            hashes = phash.hash_picture(hashed_rgb(frame, sar))
+            made.prints.append(Print(round(time_s, 6), hashes))
             if colors_due and time_s >= colors_due[0]:
-                made.colors.append((made.prints[-1].time_s, rgb_hwc))
+                color = upright_rgb(frame, sar, _COLOR_SIDE_PX)
+                made.colors.append((made.prints[-1].time_s, color))
                 colors_due = [due for due in colors_due if due > time_s]
     made.prints.sort(key=lambda one: one.time_s)
     return made

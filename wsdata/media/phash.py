@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-HASH_VERSION = "pdq-2"
+HASH_VERSION = "pdq-3"
 HASH_BYTES = 32
 HASH_BITS = 256
 CARD_QUALITY = 40  # drawn pictures have no vote, and yet are not empty
-MAX_SIDE_PX = 512
+MAX_SIDE_PX = 256  # PDQ looks at 64 x 64 of them
 
 _BAR_LUMA = 32  # limited-range black with coding noise
 _MAX_BAR_SHARE = 0.35

@@ -7,7 +7,7 @@ both kinds compare.
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from wsdata.media.keyframes import PRINT_SIDE_PX, upright_rgb
+from wsdata.media.keyframes import hashed_rgb
 from wsdata.media.phash import HASH_VERSION, hash_picture
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Prints:
         if end <= self._next_s * self._den:
             return
         self._next_s = -(-end // self._den)
-        made = hash_picture(upright_rgb(frame, sar, PRINT_SIDE_PX))
+        made = hash_picture(hashed_rgb(frame, sar))
         self.rows.append(
             {
                 "frame_index": len(self.rows),
