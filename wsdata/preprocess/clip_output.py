@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from wsdata.media.audio import AudioTimeline
 from wsdata.media.encode import FPS
-from wsdata.preprocess.framepack import PackBuilder, full_range_luma, write_framepack
+from wsdata.preprocess.framepack import NOT_DUE, Due, PackBuilder, full_range_luma, write_framepack
 from wsdata.preprocess.ladder import (
     FAST_FPS,
     FAST_TABLE,
@@ -54,8 +54,9 @@ class Source:
     pts: int
     end_pts: int
     frame: "VideoFrame | None"
-    small: "VideoFrame"
     pictures: Pictures
+    due: Due = NOT_DUE
+    small: "VideoFrame | None" = None
     color: NDArray[np.uint8] | None = None
 
     @property
@@ -69,14 +70,16 @@ class Ready:
     """What is kept of a frame until its window is known.
 
     Its pixels at the size of the top rung are in a `FrameHold`. `color` is for the frame pack,
-    where the frame is one of those that are kept so; `small` is what luma is taken from.
+    where the frame is one of those that are kept so; `small` is what luma is taken from, of
+    those that are `due` for a pair.
     """
 
     end_pts: int
     geometry: Geometry
     color_json: str
     color: NDArray[np.uint8] | None
-    small: "VideoFrame"
+    due: Due
+    small: "VideoFrame | None"
 
 
 class OpenClip:
@@ -95,7 +98,8 @@ class OpenClip:
         """Take the next frame; `top` is null where none of the clip's frames shows it."""
         start = self.opened.start_pts
         small = ready.small
-        self.pack.add(pts, ready.end_pts, ready.color, lambda: full_range_luma(small))
+        get_luma = None if small is None else lambda: full_range_luma(small)
+        self.pack.add(pts, ready.end_pts, ready.color, get_luma, ready.due)
         if top is not None:
             ends = (
                 frame_span(pts, ready.end_pts, start, self._time_base, fps)[1]

@@ -57,6 +57,47 @@ class FramePack:
     luma_pairs: list[tuple[PackedFrame, PackedFrame]]
 
 
+class Due(NamedTuple):
+    """What a frame is to the luma pairs: the second of one, the first of one, both or neither."""
+
+    ends: bool
+    begins: bool
+
+
+NOT_DUE = Due(ends=False, begins=False)
+
+
+class PairTimes:
+    """Tells which frames luma is kept of: pairs begin at 1/4, 3/4, 5/4 s ... after an origin.
+
+    Where that is the track's, frames are chosen before it is known which clip they will be in,
+    as `wants_color` does; a pair that two clips share is then in neither.
+    """
+
+    def __init__(self, origin_pts: int, time_base: Fraction) -> None:
+        self._origin = origin_pts
+        self._num, self._den = time_base.numerator, time_base.denominator
+        self._first_pts: int | None = None
+        self._num_times = 0
+
+    def see(self, pts: int, end_pts: int) -> Due:
+        """Take the next frame, shown in [pts, end_pts)."""
+        ends = False
+        if self._first_pts is not None:
+            ticks = PAIR_APART_S.denominator * (pts - self._first_pts + 1) * self._num
+            ends = ticks >= PAIR_APART_S.numerator * self._den
+        # counted in quarters of a second
+        quarters, below = 4 * (end_pts - self._origin) * self._num, self._den
+        is_free = ends or self._first_pts is None
+        begins = is_free and quarters > (2 * self._num_times + 1) * below
+        if begins:
+            self._first_pts = pts
+            self._num_times = (quarters + below) // (2 * below)
+        elif ends:
+            self._first_pts = None
+        return Due(ends, begins)
+
+
 class PackBuilder:
     """Collects the pictures of one clip while its frames pass; holds at most one pack's worth.
 
@@ -70,8 +111,7 @@ class PackBuilder:
         self._colors: list[PackedFrame] = []
         self._pairs: list[tuple[PackedFrame, PackedFrame]] = []
         self._first: PackedFrame | None = None
-        self._first_pts = 0
-        self._num_pair_times = 0
+        self._times = PairTimes(start_pts, time_base)
 
     def add(
         self,
@@ -79,6 +119,7 @@ class PackBuilder:
         end_pts: int,
         color: NDArray[np.uint8] | None,
         get_luma: Callable[[], NDArray[np.uint8]] | None,
+        due: Due | None = None,
     ) -> None:
         """Take the clip's next frame, shown in [pts, end_pts).
 
@@ -87,24 +128,21 @@ class PackBuilder:
             end_pts: Where it ends.
             color: Its picture, of one that is to be kept in colour.
             get_luma: Makes its small luma picture; called only where that is kept.
+            due: What it is to the pairs, where that is not told from the clip's start.
         """
         time_s = (pts - self._start) * self._num / self._den
         if color is not None:
             self._colors.append(PackedFrame(time_s, color))
         if get_luma is None:
             return
-        luma: NDArray[np.uint8] | None = None
-        ticks = PAIR_APART_S.denominator * (pts - self._first_pts + 1) * self._num
-        if self._first is not None and ticks >= PAIR_APART_S.numerator * self._den:
-            luma = get_luma()
-            self._pairs.append((self._first, PackedFrame(time_s, luma)))
+        due = due or self._times.see(pts, end_pts)
+        is_second = due.ends and self._first is not None
+        kept = PackedFrame(time_s, get_luma()) if is_second or due.begins else None
+        if self._first is not None and kept is not None and is_second:
+            self._pairs.append((self._first, kept))
             self._first = None
-        # pairs are due at 1/4, 3/4, 5/4 s ...: counted in quarters
-        quarters, below = 4 * (end_pts - self._start) * self._num, self._den
-        if self._first is None and quarters > (2 * self._num_pair_times + 1) * below:
-            self._first = PackedFrame(time_s, get_luma() if luma is None else luma)
-            self._first_pts = pts
-            self._num_pair_times = (quarters + below) // (2 * below)
+        if due.begins:
+            self._first = kept
 
     def add_first(self, color: NDArray[np.uint8]) -> None:
         """Take the only picture of a still."""

@@ -31,6 +31,7 @@ from wsdata.orders import FactInput, Input, Step
 from wsdata.preprocess.clip_output import ClipOutput, OpenClip, Ready, Source, Track
 from wsdata.preprocess.framepack import (
     PackBuilder,
+    PairTimes,
     wants_color,
 )
 from wsdata.preprocess.holding import FrameHold, return_freed_pictures
@@ -42,10 +43,10 @@ from wsdata.preprocess.ladder import (
     frame_span,
     make_geometry,
 )
-from wsdata.preprocess.looks import feature_picture
 from wsdata.preprocess.prints import Prints
 from wsdata.preprocess.scaling import Pictures, still_rungs
-from wsdata.preprocess.shots import ShotDetector, Word, shot_params
+from wsdata.preprocess.shot_engines import ShotFinder, finder_params, make_finder
+from wsdata.preprocess.shots import Word
 from wsdata.preprocess.sound_output import sound_timeline
 from wsdata.preprocess.windows import (
     FILE,
@@ -66,13 +67,13 @@ from wsdata.tables import TRANSCODES
 if TYPE_CHECKING:
     from av import VideoFrame
 
-CODE_VERSION = "onepass-3"
+CODE_VERSION = "onepass-4"
 PATHS = ("plain", "plain", "careful")  # two retries, the second on another path
 MAX_WHOLE_FRAMES = 4  # as decoded, while the shot detector looks at what follows
 
 
 def _params(recipe: Recipe) -> dict[str, Any]:
-    return {**window_params(), **shot_params(recipe.shots)}
+    return {**window_params(), **finder_params(recipe.shots)}
 
 
 STEP = Step(
@@ -114,7 +115,7 @@ def decode_job(args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dict[st
             ``rungs``, endings of the tables of transcodes that are wanted of this file, where
             it is large and fast enough for them; all by default; ``is_continuous``, where it
             is one take, with ``episode_target_s`` and ``episode_max_s``; ``trim_s``, 0 by default;
-            ``decoder`` and ``encoder``, of `media.engines`.
+            ``shot_engine``, of `shot_engines`; ``decoder`` and ``encoder``, of `media.engines`.
         source: The file.
         out_dir: Where blobs are left; the result names them by file name.
 
@@ -159,9 +160,7 @@ def _decode(
         rule = rule_of(args, container.duration)
         reader = MediaReader(container, video, audio, is_careful=is_careful)
         wanted = tuple(args.get("rungs", TRANSCODES))
-        one_take = bool(args.get("is_continuous"))
-        detector = ShotDetector(args.get("trim_s", 0.0), is_continuous=one_take)
-        return _Pass(reader, out_dir, rule, wanted, engines.encoder, detector).run()
+        return _Pass(reader, out_dir, rule, wanted, engines.encoder, make_finder(args)).run()
 
 
 class _Pass:
@@ -174,7 +173,7 @@ class _Pass:
         rule: WindowRule,
         wanted: tuple[str, ...],
         encoder: str,
-        detector: ShotDetector,
+        detector: ShotFinder,
     ) -> None:
         self._reader = reader
         self._out_dir = out_dir
@@ -238,6 +237,7 @@ class _Pass:
         if self._track.makes_fast and (self._track.source_fps or 0) >= MIN_FAST_FPS:
             self._fps = FAST_FPS
         self._output = ClipOutput(self._out_dir, self._track, self._timeline)
+        self._pair_times = PairTimes(self._first_pts, self._time_base)
         self._prints = Prints(self._first_pts, self._time_base)
         self._pictures = Pictures(frame, self._geometry_of(frame))
         if is_still:
@@ -272,27 +272,29 @@ class _Pass:
         pts = _pts(frame)
         before, self._waiting = self._waiting, None
         geometry = self._geometry_of(frame)
-        if before is not None:
+        if before is not None and before.frame is not None:
             self._last_step = pts - before.pts
-            self._see(before, pts)
+            self._see(before, before.frame, pts)
             if geometry != before.geometry:
                 self._end_shot(GAP)
         if self._pictures.geometry is not geometry or not self._pictures.fits(frame):
             self._pictures = Pictures(frame, geometry)
-        self._waiting = Source(pts, pts + 1, frame, self._pictures.small(frame), self._pictures)
+        self._waiting = Source(pts, pts + 1, frame, self._pictures)
 
-    def _see(self, item: Source, end_pts: int) -> None:
+    def _see(self, item: Source, frame: "VideoFrame", end_pts: int) -> None:
         """Hand a frame whose end is known to the detector, and decided ones to the windower."""
         item.end_pts = self._end_pts = end_pts
-        if item.frame is not None:
-            self._prints.see(item.frame, item.pts, end_pts, self._reader.sar)
-            if wants_color(item.pts, end_pts, self._first_pts, self._time_base):
-                item.color = item.pictures.color(item.frame)
+        self._prints.see(frame, item.pts, end_pts, self._reader.sar)
+        if wants_color(item.pts, end_pts, self._first_pts, self._time_base):
+            item.color = item.pictures.color(frame)
+        item.due = self._pair_times.see(item.pts, end_pts)
+        if item.due.ends or item.due.begins:
+            item.small = item.pictures.small(frame)
         self._undecided.append(item)
         if len(self._undecided) > MAX_WHOLE_FRAMES:
             self._make_top(self._undecided[-MAX_WHOLE_FRAMES - 1])
         time_s = float((item.pts - self._first_pts) * self._time_base)
-        self._place(self._detector.push(feature_picture(item.small), time_s))
+        self._place(self._detector.push(frame, item.pictures, time_s))
 
     def _place(self, decided: list[Word]) -> None:
         for word in decided:
@@ -303,6 +305,7 @@ class _Pass:
                 geometry=item.geometry,
                 color_json=item.pictures.color_json,
                 color=item.color,
+                due=item.due,
                 small=item.small,
             )
             if self._may_show(item, self._windower.possible_starts):
@@ -331,7 +334,7 @@ class _Pass:
         if self._waiting is not None:
             item, self._waiting = self._waiting, None
             if item.frame is not None:
-                self._see(item, item.pts + self._length_of(item.frame))
+                self._see(item, item.frame, item.pts + self._length_of(item.frame))
         self._place(self._detector.finish())
         self._follow(self._windower.finish(self._end_pts, kind))
 

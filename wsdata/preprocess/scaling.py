@@ -5,7 +5,7 @@ What is kept of a frame and at which sizes is `ladder`'s; what its numbers mean 
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,12 @@ from wsdata.media.color import ColorDecision, color_key, decide_color, tone_cube
 from wsdata.media.encode import encode_png
 from wsdata.preprocess.framepack import COLOR_SIDE_PX, LUMA_SIDE_PX
 from wsdata.preprocess.ladder import SCALER, Geometry
+from wsdata.preprocess.looks import Look, feature_picture, look_size
 
 if TYPE_CHECKING:
     from av import VideoFrame
+
+LOOK_LINES = 4  # of the frame, that a line of its look is the mean of
 
 _TURNS = {1: (("transpose", "dir=clock"),), 2: (("hflip", ""), ("vflip", "")),
           3: (("transpose", "dir=cclock"),)}  # fmt: skip
@@ -94,7 +97,11 @@ class Pictures:
         self.geometry = geometry
         self._frame = frame
         self._kind = color_key(frame)
-        self.color_json = decide_color(frame).to_json()
+        decision = decide_color(frame)
+        self.color_json = decision.to_json()
+        self._look_size = look_size(*geometry.fit(LUMA_SIDE_PX))
+        is_usual = frame.format.name == "yuv420p" and not decision.is_full_range
+        self._is_plain = is_usual and not decision.is_mapped and not geometry.turns
         self._made: dict[str, Scaler] = {}
 
     def fits(self, frame: "VideoFrame") -> bool:
@@ -112,6 +119,15 @@ class Pictures:
         size = self.geometry.fit(LUMA_SIDE_PX)
         return self._scaler("small", size, "yuv420p", "area").scale(frame)
 
+    def look(self, frame: "VideoFrame") -> Look:
+        """The whole picture as shots are told by it.
+
+        Most frames are as a look wants them but for their size; of these some lines are enough.
+        """
+        if not self._is_plain or min(plane.line_size for plane in frame.planes) <= 0:
+            return feature_picture(self.small(frame))
+        return _look(frame, self._look_size)
+
     def color(self, frame: "VideoFrame") -> NDArray[np.uint8]:
         """The whole picture, 640 px on its long side, RGB of shape (height, width, 3)."""
         size = self.geometry.fit(COLOR_SIDE_PX)
@@ -124,6 +140,27 @@ class Pictures:
         if rung is None:
             return None
         return self._scaler("top", self.geometry.size_of(rung), "yuv420p", SCALER).scale(frame)
+
+
+def _look(frame: "VideoFrame", size: tuple[int, int]) -> Look:
+    """Return the look of a limited-range yuv420p frame from evenly spread lines of it."""
+    import cv2
+
+    width, height = size
+    look = np.empty((height * 3 // 2, width), np.uint8)
+    chroma = look[height:].reshape(2, height // 2, width // 2)
+    planes: list[Any] = list(frame.planes)
+    for plane, into in zip(planes, (look[:height], *chroma), strict=True):
+        lines = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
+        high, wide = into.shape
+        count = LOOK_LINES * high
+        if count < plane.height:  # whole numbers of lines and columns each, which is faster
+            lines = lines[(2 * np.arange(count) + 1) * plane.height // (2 * count)]
+        lines = lines[:, : plane.width]
+        if plane.width > wide and plane.width % wide:
+            lines = cv2.resize(lines, (plane.width // wide * wide, len(lines)))
+        into[:] = cv2.resize(lines, (wide, high), interpolation=cv2.INTER_AREA)
+    return look
 
 
 def still_rungs(frame: "VideoFrame", geometry: Geometry) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ from wsdata.preprocess.framepack import (
     FramePack,
     PackBuilder,
     PackedFrame,
+    PairTimes,
     read_framepack,
     spread,
     wants_color,
@@ -50,6 +51,23 @@ def test_a_held_frame_stands_for_the_times_it_is_shown():
         False, True, False, True,
     ]  # fmt: skip
     assert wants_color(600, 1700, 0, tb)
+
+
+def test_pairs_by_the_track_are_whole_in_the_clip_that_they_are_in():
+    tb, frames = Fraction(1, 24), range(240)
+    times, builders = PairTimes(0, tb), {}
+    for pts in frames:
+        due = times.see(pts, pts + 1)
+        builder = builders.setdefault(pts >= 103, PackBuilder(103 if pts >= 103 else 0, tb))
+        shade = np.full((2, 2), pts, np.uint8)
+        builder.add(pts, pts + 1, None, (lambda s=shade: s) if any(due) else None, due)
+    shown = [
+        [(int(one.pixels[0, 0]), int(two.pixels[0, 0])) for one, two in each.finish().luma_pairs]
+        for each in builders.values()
+    ]
+    # the pair of 102 and 103 would lie in both
+    assert shown[0] == [(pts, pts + 1) for pts in range(6, 102, 12)]
+    assert shown[1] == [(pts, pts + 1) for pts in range(114, 240, 12)]
 
 
 @pytest.mark.parametrize(("count", "wanted"), [(0, 8), (3, 8), (8, 8), (9, 8), (20, 8), (33, 16)])
