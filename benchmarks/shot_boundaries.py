@@ -1,6 +1,6 @@
 """Shot boundaries found in films spliced from real clips: ours beside PySceneDetect's detectors.
 
-    python benchmarks/shot_boundaries.py [--seeds 3] [--clips FOLDER]
+    python benchmarks/shot_boundaries.py [--seeds 3] [--clips FOLDER] [--peers NAME] [--transnet]
 
 Sources are split in two. Thresholds are fixed on the tuning half alone: ours are constants in
 `wsdata.preprocess`, each of the peers' is the best of a few values there; the default is shown
@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,14 +43,31 @@ class Found(NamedTuple):
 def ours(film: made.Film) -> tuple[list[Found], float]:
     """Run our detector over a film; return what it finds and its CPU seconds."""
     from wsdata.preprocess.looks import feature_picture
-    from wsdata.preprocess.shots import ShotDetector, Word
+    from wsdata.preprocess.shots import ShotDetector
 
-    detector, words, cpu_s = ShotDetector(), [], 0.0
+    return _run(film, feature_picture, ShotDetector())
+
+
+def network(film: made.Film) -> tuple[list[Found], float]:
+    """Run the engine `transnetv2` over a film, with the threshold of its authors."""
+    from wsdata.preprocess.transnet import TransNetDetector, network_picture
+
+    return _run(film, network_picture, TransNetDetector())
+
+
+def _run(
+    film: made.Film, picture: Callable[[Any], Any], detector: Any
+) -> tuple[list[Found], float]:
+    from wsdata.preprocess.shots import Word
+
+    words, cpu_s = [], 0.0
     for frame, pts in zip(film.frames(), film.pts, strict=True):
         begun = time.process_time()
-        words += detector.push(feature_picture(frame), float(pts * made.TICKS))
+        words += detector.push(picture(frame), float(pts * made.TICKS))
         cpu_s += time.process_time() - begun
+    begun = time.process_time()
     words += detector.finish()
+    cpu_s += time.process_time() - begun
     found: list[Found] = []
     for index, word in enumerate(words):
         if word is Word.CUT:
@@ -131,18 +148,14 @@ def score(results: Iterable[tuple[made.Film, list[Found], float]]) -> dict[str, 
     }
 
 
-def measure(films: dict[str, list[made.Film]]) -> dict[str, Any]:
-    """Score ours and every peer, each threshold chosen on the tuning half."""
-    told: dict[str, Any] = {
-        "ours": {half: score((f, *ours(f)) for f in films[half]) for half in films}
-    }
-    by_condition: dict[str, list[made.Film]] = {}
-    for film in films["held_out"]:
-        by_condition.setdefault(film.condition, []).append(film)
-    told["ours"]["f1_of_condition"] = {
-        name: score((f, *ours(f)) for f in some)["f1"] for name, some in by_condition.items()
-    }
-    for name, (default, values) in PEERS.items():
+def measure(
+    films: dict[str, list[made.Film]], peers: Iterable[str], *, with_network: bool
+) -> dict[str, Any]:
+    """Score ours and the peers named, each threshold chosen on the tuning half."""
+    engines = {"ours": ours, **({"transnetv2": network} if with_network else {})}
+    told: dict[str, Any] = {name: measure_engine(films, run) for name, run in engines.items()}
+    for name in peers:
+        default, values = PEERS[name]
         tuned = {
             value: score((f, *peer(f, name, value)) for f in films["tune"])["f1"]
             for value in values
@@ -157,6 +170,18 @@ def measure(films: dict[str, list[made.Film]]) -> dict[str, Any]:
     return told
 
 
+def measure_engine(
+    films: dict[str, list[made.Film]], run: Callable[[made.Film], tuple[list[Found], float]]
+) -> dict[str, Any]:
+    """Score an engine without a threshold to choose, on each half and for each condition."""
+    results = {half: [(film, *run(film)) for film in some] for half, some in films.items()}
+    by_condition: dict[str, list[tuple[made.Film, list[Found], float]]] = {}
+    for result in results["held_out"]:
+        by_condition.setdefault(result[0].condition, []).append(result)
+    of_condition = {name: score(some)["f1"] for name, some in by_condition.items()}
+    return {half: score(some) for half, some in results.items()} | {"f1_of_condition": of_condition}
+
+
 def main() -> None:
     """Make the films and print the figures as JSON."""
     import cv2
@@ -165,6 +190,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2, help="films per condition and half")
     parser.add_argument("--first-seed", type=int, default=10)
     parser.add_argument("--clips", type=Path, help="a further folder of the clips named")
+    parser.add_argument("--transnet", action="store_true", help="score the extra 'shots' too")
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     args = parser.parse_args()
     cv2.setNumThreads(1)
     folders = [ROOT / "samples" / "media", *([args.clips] if args.clips else [])]
@@ -177,7 +204,7 @@ def main() -> None:
             for condition in made.CONDITIONS
         ]
         print(half, [shot.name for shot in shots], file=sys.stderr)
-    told = measure(films)
+    told = measure(films, args.peers, with_network=args.transnet)
     told["set"] = {
         half: {
             "films": len(some),

@@ -83,12 +83,12 @@ def network_picture(small: "VideoFrame") -> Picture:
     """
     import cv2
 
-    width, height = small.width, small.height
-    half_width, half_height = -(-width // 2), -(-height // 2)
+    width, height = small.width, small.height  # both even
     flat = small.to_ndarray().reshape(-1)
     planes: list[NDArray[np.float32]] = []
     at = 0
-    for wide, high in ((width, height), (half_width, half_height), (half_width, half_height)):
+    for part in (1, 2, 2):
+        wide, high = width // part, height // part
         plane = flat[at : at + wide * high].reshape(high, wide)
         resized = cv2.resize(plane, (WIDTH_PX, HEIGHT_PX), interpolation=cv2.INTER_AREA)
         planes.append(resized.astype(np.float32))
