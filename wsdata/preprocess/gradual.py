@@ -23,13 +23,16 @@ ROOM = 2 * HISTORY
 MIN_DISTANCE = 12.0  # mean square difference of the ends, in levels
 MAX_UNEXPLAINED = 0.18
 MAX_STEP = 0.5
-MAX_BEND = 0.15  # of the shares from a straight line, held at 0 and 1
+MAX_BEND = 0.08  # of the shares from a straight line, held at 0 and 1
+BEND_MORE = 1.0  # how much more of it the more unlike the ends are: what moves in them bends it
+MOST_BEND = 0.35
+MAX_FADE_BEND = 0.15
 MAX_BACKWARDS = 0.2
 INNER = 0.2  # shares nearer to 0 and 1 may be motion
 OVER_SHARE = 0.98  # of the later picture, where nothing of the earlier is left to see
 MAX_DETAIL_SHARE = 0.8  # of the ends' fine detail, left in between
-MIN_UNLIKE = 0.36
-UNEXPLAINED_COUNTS = 0.5  # how much more unlike the ends must be, by what is unexplained
+MIN_UNLIKE = 0.25
+UNEXPLAINED_COUNTS = 1.6  # how much more unlike the ends must be, by what is unexplained
 RETURN_S = 1.2  # a brighter picture between two of the same shot is light, not a transition
 RETURN_UNLIKE = 0.3
 RETURN_SHARE = 0.2
@@ -53,10 +56,15 @@ class _Mix(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """When the later picture's share, as a straight line, leaves 0 and reaches 1."""
+    """When the later picture's share, as a straight line, leaves 0 and reaches 1.
+
+    Attributes:
+        bend: How far the shares are from the line, at most.
+    """
 
     begin_s: float
     end_s: float
+    bend: float
 
 
 class GradualFinder:
@@ -149,6 +157,9 @@ class GradualFinder:
         likeness = compare(self._looks[first], self._looks[last])
         plainer = first if likeness.texture[0] < likeness.texture[1] else last
         is_fade = likeness.is_one_plain and tint(self._looks[plainer]) <= MAX_TINT
+        bent = MAX_BEND + BEND_MORE * (likeness.unlike - MIN_UNLIKE)
+        if line.bend > (MAX_FADE_BEND if is_fade else bent):
+            return None
         needed = self._min_unlike + UNEXPLAINED_COUNTS * mix.unexplained
         if not is_fade and (likeness.unlike < needed or self._returns(first, last)):
             return None
@@ -219,7 +230,7 @@ class GradualFinder:
         if len(inner) == 0:
             return None
         if len(inner) == 1:  # one frame between the two pictures
-            return _Line(float(times[inner[0] - 1]), float(times[inner[0] + 1]))
+            return _Line(float(times[inner[0] - 1]), float(times[inner[0] + 1]), 0.0)
         at, share = times[inner], shares[inner]
         middle = at.mean()
         slope = ((at - middle) * share).sum() / ((at - middle) ** 2).sum()
@@ -228,10 +239,11 @@ class GradualFinder:
         begin_s = middle - share.mean() / slope
         end_s = begin_s + 1 / slope
         line = np.clip((times - begin_s) / (end_s - begin_s), 0.0, 1.0)
-        if np.abs(shares - line).max() > MAX_BEND:
+        bend = float(np.abs(shares - line).max())
+        if bend > MOST_BEND:
             return None
         over = np.flatnonzero(shares >= OVER_SHARE)  # the last frame is always one
-        return _Line(max(float(times[0]), begin_s), min(float(times[over[0]]), end_s))
+        return _Line(max(float(times[0]), begin_s), min(float(times[over[0]]), end_s), bend)
 
 
 def _fill(vector: NDArray[np.float32], look: Look) -> None:

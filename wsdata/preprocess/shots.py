@@ -17,7 +17,7 @@ from wsdata.preprocess.gradual import GradualFinder, Transition
 from wsdata.preprocess.looks import Look, brightness, compare, difference, is_plain, white_share
 from wsdata.recipe import Shots
 
-MODEL_VERSION = "looks-1"
+MODEL_VERSION = "looks-2"
 LOOK_AHEAD_S = 1.25
 MAX_UNDECIDED = 80  # frames; bounds memory above 64 frames a second
 NEIGHBOURS = 4  # frames on either side whose differences a cut must stand out from
@@ -161,8 +161,10 @@ class ShotDetector:
         top = max(range(len(away)), key=away.__getitem__)
         peak = marked[top]
         is_light = brightness(peak.look) > brightness(before.look) + BRIGHTER
-        if peak.word is Word.FADE and not is_light:
-            return
+        if peak.word is Word.FADE:
+            is_blank = compare(before.look, peak.look).is_one_plain
+            if is_blank or not is_light:
+                return
         for seen in list(self._frames)[top + 1 :: 2]:
             near = difference(before.look, seen.look) < RETURN_SHARE * away[top]
             if near and self._is_like(before, seen):
