@@ -10,6 +10,7 @@ from resources.catalog import CatalogResource
 from resources.deployments import DeploymentResource
 from wsdata.catalog.presence import Presence
 from wsdata.ingest.delivery import check_drop
+from wsdata.ingest.exposure import listed_states
 from wsdata.ingest.landing import open_landing, ready_drops
 from wsdata.ingest.registered import REGISTRATION_VERSION, TABLE
 from wsdata.observability import checks as promises
@@ -139,6 +140,26 @@ def none_waiting(deployment: DeploymentResource, catalog: CatalogResource) -> dg
 
 
 @dg.asset_check(
+    asset=DELIVERIES,
+    description="No asset of the eval list lies outside the vault. One listed after it was landed "
+    "may have been trained on: `wsdata vault exposure` tells where.",
+)
+def none_exposed(
+    deployment: DeploymentResource, catalog: CatalogResource, blob_store: BlobStoreResource
+) -> dg.AssetCheckResult:
+    """Look up where every listed asset is."""
+    listed = deployment.open().read_eval_sets()
+    states = listed_states(catalog.open(), blob_store.open(), listed)
+    faults = [
+        f"{each['asset_id'][:12]} of {', '.join(each['sets']) or 'the eval list'} is outside the "
+        "vault: see `wsdata vault exposure`"
+        for each in states
+        if each["state"] == "exposed"
+    ]
+    return result(faults, is_blocking=True)
+
+
+@dg.asset_check(
     asset=generated_prints.key,
     description="The store has every registration, so that no cut misses one.",
 )
@@ -163,6 +184,7 @@ checks: list[dg.AssetChecksDefinition] = [
     contract_kept,
     none_refused,
     none_waiting,
+    none_exposed,
     registrations_kept,
     promise(
         LAND,

@@ -37,6 +37,7 @@ OTHERS = {
     ("ingest/deliveries", "none_refused"),
     ("ingest/deliveries", "contract_kept"),
     ("ingest/deliveries", "none_waiting"),
+    ("ingest/deliveries", "none_exposed"),
     ("ingest/raw_assets", "not_empty"),
     ("preprocess/decode_status", "few_quarantined"),
     ("label/label_qc", "captions_sound"),

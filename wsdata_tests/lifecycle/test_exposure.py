@@ -4,11 +4,14 @@ import json
 
 import pytest
 
+from assets.ingest import none_exposed
+from resources import deployments
 from wsdata.cli.main import run_command
 from wsdata.deployment import load_deployment, parse_eval_list
 from wsdata.errors import WsdataError
 from wsdata.lifecycle.takedown import request_takedown
 from wsdata.lifecycle.tombstone import Criteria
+from wsdata_tests.graph.graph_support import ROOT
 from wsdata_tests.lifecycle.fabricated import A, B, asset_id, clip_id
 
 NEVER = "0" * 64
@@ -55,6 +58,18 @@ def test_a_late_listing_tells_where_it_was_used_and_what_to_do(home, ask, tmp_pa
     out = capsys.readouterr().out
     assert "v1: 6 samples, served at" in out
     assert "to do: wsdata takedown request --asset" in out
+
+
+def test_the_ui_alarms_while_listed_material_lies_outside(home, tmp_path, capsys):
+    held = deployments.bundle(ROOT, home.path)
+    asked = {name: held[name] for name in ("deployment", "catalog", "blob_store")}
+    assert none_exposed(**asked).passed
+    listed(home, tmp_path, "film")
+    found = none_exposed(**asked)
+    assert not found.passed
+    assert asset_id("film")[:12] in found.description
+    request_takedown(home.ledger, home.store, Criteria(assets=(asset_id("film"),)), reason="x")
+    assert none_exposed(**asked).passed
 
 
 def test_once_taken_down_it_is_told_and_no_longer_an_alarm(home, ask, tmp_path, capsys):
