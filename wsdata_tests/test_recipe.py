@@ -35,6 +35,7 @@ def test_a_shipped_recipe_is_one_and_survives_json(path):
         ({"name": "x", "samples": {"global_batch": 0}}, "global_batch: 0"),
         ({"name": "x", "tokenizer": {"dtype": "fp4"}}, "expected 'fp8' or 'int8'"),
         ({"name": "x", "sound": {"language": "guess"}}, "expected 'none' or 'whisper-base'"),
+        ({"name": "x", "shots": {"engine": "x"}}, "'x', expected 'looks' or 'transnetv2'"),
         ({"name": "x", "streams": {"a": {"modality": "sound"}}}, "expected 'video' or 'image'"),
         ({"name": "x", "streams": {"a": {"source_tiers": ["web"]}}}, "unknown .'web'"),
         ({"name": "x", "phases": [PHASE]}, "unknown streams .'video'"),
