@@ -29,7 +29,7 @@ from wsdata.preprocess.windows import window_params
 LADDER = ("256p", "512p", "720p")
 ARGS = {"path": "plain", **window_params()}
 ROUNDS = 2  # more where the machine is quiet
-SSIM_EVERY = 12  # frames
+SSIM_EVERY, SSIM_S = 12, 14  # frames; seconds of input
 
 
 # sides; each returns CPU-seconds -------------------------------------------------------------
@@ -80,13 +80,24 @@ def _command(*args: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def ffmpeg_rung(path: Path, rung: str, out: Path) -> float:
-    """One rung by one ffmpeg command with the encoder settings of ours."""
+Spans = list[tuple[int, int]]
+
+
+def spans_of(told: dict[str, Any]) -> Spans:
+    """Source frames [first, end) of each clip; the input has as many a second as the rungs."""
+    starts = [(round(clip["start_s"] * FPS), clip["num_frames"]) for clip in told["clips"]]
+    return [(first, first + count) for first, count in starts]
+
+
+def ffmpeg_rung(path: Path, rung: str, out: Path, spans: Spans) -> float:
+    """One rung of some frames by one ffmpeg command with the encoder settings of ours."""
     width, height = RUNG_SIZES[rung]["16:9"]
+    chosen = "+".join(f"between(n,{first},{end - 1})" for first, end in spans)
     settings = [part for name, value in X264.items() for part in (f"-{name}", value)]
     return _command(
         "ffmpeg", "-v", "error", "-y", "-threads", "1", "-filter_threads", "1", "-i", str(path),
-        "-vf", f"scale={width}:{height}:flags=bicubic+accurate_rnd", "-an", "-c:v", "libx264",
+        "-vf", f"select='{chosen}',setpts=N/{FPS}/TB,"
+        f"scale={width}:{height}:flags=bicubic+accurate_rnd", "-an", "-c:v", "libx264",
         *settings, "-g", str(GOP_S * FPS), "-threads", "1", str(out),
     )  # fmt: skip
 
@@ -145,7 +156,10 @@ def analysis(folder: Path) -> dict[str, Any]:
 
 
 def ladder(folder: Path) -> dict[str, Any]:
-    """Analysis and three rungs, beside three ffmpeg commands, PySceneDetect and a hash pass."""
+    """Analysis and three rungs, beside three ffmpeg commands, PySceneDetect and a hash pass.
+
+    Both sides encode the same frames: those of our clips.
+    """
     path = make_minute(folder)
     sides: dict[str, list[float]] = {}
     told: dict[str, Any] = {}
@@ -155,7 +169,7 @@ def ladder(folder: Path) -> dict[str, Any]:
             sides.setdefault("one_pass", []).append(cpu_s)
         with tempfile.TemporaryDirectory() as out:
             for rung in LADDER:
-                cpu_s = ffmpeg_rung(path, rung, Path(out) / f"{rung}.mp4")
+                cpu_s = ffmpeg_rung(path, rung, Path(out) / f"{rung}.mp4", spans_of(told))
                 sides.setdefault(f"ffmpeg_{rung}", []).append(cpu_s)
         sides.setdefault("scenedetect", []).append(scene_detect(path))
         sides.setdefault("hash_pass", []).append(print_pass(path))
@@ -165,7 +179,7 @@ def ladder(folder: Path) -> dict[str, Any]:
     return {
         "cpu_s": sides, "ratio": ours / sum(least.values()), "bound": 0.65,
         "ratio_to_commands": ours / sum(v for k, v in least.items() if k.startswith("ffmpeg")),
-        "frames_of_ours": frames, "frames_of_theirs": told["frames_decoded"],
+        "frames_encoded": frames, "frames_decoded": told["frames_decoded"],
     }  # fmt: skip
 
 
@@ -201,32 +215,33 @@ def _ssim(a: np.ndarray, b: np.ndarray) -> float:
 
 def ssim(folder: Path) -> dict[str, Any]:
     """Rungs of both sides against the source at their size, and how large they are."""
-    path = make_minute(folder)
+    path = make_minute(folder, SSIM_S)
     answer: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as out:
         _, told = one_pass(path, LADDER, Path(out))
-        firsts = {round(clip["start_s"] * FPS): clip for clip in told["clips"]}
-        inner = {first: range(0, clip["num_frames"], SSIM_EVERY) for first, clip in firsts.items()}
-        shown = {first + k for first, each in inner.items() for k in each}
-        num_frames = sum(clip["num_frames"] for clip in told["clips"])
+        spans = spans_of(told)
+        frames = [index for first, end in spans for index in range(first, end)]
+        inner = [range(0, end - first, SSIM_EVERY) for first, end in spans]
+        shown = {first + k for (first, _), each in zip(spans, inner, strict=True) for k in each}
         for rung in LADDER:
             size = RUNG_SIZES[rung]["16:9"]
             peer = Path(out) / f"peer_{rung}.mp4"
-            ffmpeg_rung(path, rung, peer)
-            truth, theirs = _luma(path, size, shown), _luma(peer, size, shown)
+            ffmpeg_rung(path, rung, peer, spans)
+            truth = _luma(path, size, shown)
+            theirs = _luma(peer, size, {k for k, index in enumerate(frames) if index in shown})
             scores: list[tuple[float, float]] = []
             ours_bytes = 0
-            for first, clip in firsts.items():
+            for (first, _), each, clip in zip(spans, inner, told["clips"], strict=True):
                 made = Path(out) / clip["transcodes"][rung]["file"]
                 ours_bytes += made.stat().st_size
-                for k, picture in _luma(made, size, set(inner[first])).items():
-                    reference = truth[first + k]
-                    scores.append((_ssim(reference, picture), _ssim(reference, theirs[first + k])))
-            mine, other = np.mean(scores, axis=0).tolist()
+                for k, picture in _luma(made, size, set(each)).items():
+                    reference, other = truth[first + k], theirs[frames.index(first + k)]
+                    scores.append((_ssim(reference, picture), _ssim(reference, other)))
+            mine, peers = np.mean(scores, axis=0).tolist()
             answer[rung] = {
-                "ours": mine, "ffmpeg": other, "frames_compared": len(scores),
-                "bytes_per_frame_ours": ours_bytes / num_frames,
-                "bytes_per_frame_ffmpeg": peer.stat().st_size / told["frames_decoded"],
+                "ours": mine, "ffmpeg": peers, "frames_compared": len(scores),
+                "bytes_per_frame_ours": ours_bytes / len(frames),
+                "bytes_per_frame_ffmpeg": peer.stat().st_size / len(frames),
             }  # fmt: skip
     return answer
 
@@ -298,24 +313,37 @@ def _work() -> None:
 
 
 def memory(folder: Path) -> dict[str, Any]:
-    """A minute, ten minutes and two hours, all at 1080p."""
-    minute = make_minute(folder)
+    """A quarter of a minute and a minute with every rung, all at 1080p."""
+    quarter, minute = make_minute(folder, SSIM_S), make_minute(folder)
+    every = (*LADDER, "1080p")
     return {
         "bound_mb": 350,
-        "minute": worker_memory(minute, LADDER),
-        "minute_all": worker_memory(minute, (*LADDER, "1080p", "48fps")),
-        "ten_minutes": worker_memory(make_longer(minute, 10), LADDER),
+        "quarter": worker_memory(quarter, LADDER),
+        "quarter_all": worker_memory(quarter, every),
+        "minute_all": worker_memory(minute, every),
+    }
+
+
+def memory_minutes(folder: Path) -> dict[str, Any]:
+    """Ten minutes at 1080p beside one, with the two rungs that take least time."""
+    minute = make_minute(folder)
+    return {
+        "minute": worker_memory(minute, LADDER[:2]),
+        "ten_minutes": worker_memory(make_longer(minute, 10), LADDER[:2]),
     }
 
 
 def memory_hours(folder: Path) -> dict[str, Any]:
-    """Two hours of 1080p, cheap to decode."""
-    return {"two_hours": worker_memory(make_hours(folder, 2, 6), LADDER)}
+    """Two hours of 1080p at a frame a second, cheap to decode, beside two minutes, to 256p."""
+    return {
+        "two_minutes": worker_memory(make_hours(folder, 1 / 30, 1), LADDER[:1]),
+        "two_hours": worker_memory(make_hours(folder, 2, 1), LADDER[:1]),
+    }
 
 
 PARTS = {
     "analysis": analysis, "ladder": ladder, "ssim": ssim, "memory": memory,
-    "memory_hours": memory_hours,
+    "memory_minutes": memory_minutes, "memory_hours": memory_hours,
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ Sound is written by `encode_sound`; which frames go where belongs to `preprocess
 runs on one thread with bit-exact flags and writes no date, no program name and no random serial.
 """
 
-import io
+import tempfile
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,10 @@ FPS = 24
 X264 = {
     "preset": "veryfast",
     "crf": "18",
-    "x264-params": "threads=1:lookahead-threads=1:sliced-threads=0:open-gop=0:cpu-independent=1",
+    "x264-params": (
+        "threads=1:lookahead-threads=1:sliced-threads=0:open-gop=0:cpu-independent=1"
+        ":rc-lookahead=2:bframes=2:b-pyramid=none"  # frames that it holds: at 1080p 70 MB less
+    ),
 }
 NVENC = {"preset": "p5", "tune": "hq", "rc": "vbr", "cq": "19", "b": "0", "strict_gop": "1"}
 ENCODERS = {"x264": ("libx264", X264), "h264_nvenc": ("h264_nvenc", NVENC)}
@@ -56,8 +59,8 @@ class ClipEncoder:
         name, options = ENCODERS[encoder]
         self.num_frames = 0
         self._fps = fps
-        self._buffer = io.BytesIO()
-        self._container = av.open(self._buffer, "w", format="mp4", options=dict(_BITEXACT))
+        self._file: Any = tempfile.TemporaryFile()  # noqa: SIM115  not in memory: a clip is long
+        self._container = av.open(self._file, "w", format="mp4", options=dict(_BITEXACT))
         stream: Any = self._container.add_stream(name, rate=fps, options=dict(options))
         stream.width, stream.height, stream.pix_fmt = width_px, height_px, "yuv420p"
         context = stream.codec_context
@@ -72,6 +75,7 @@ class ClipEncoder:
         try:
             context.open()
         except (av.error.FFmpegError, ValueError) as error:
+            self._file.close()
             raise EncoderFailed(
                 f"{name} does not start for {width_px}x{height_px} at {fps}: {error}"
             ) from error
@@ -89,7 +93,9 @@ class ClipEncoder:
         """Close the file and return it."""
         self._container.mux(self._stream.encode(None))
         self._container.close()
-        return self._buffer.getvalue()
+        with self._file as file:
+            file.seek(0)
+            return file.read()
 
 
 def encode_png(pixels_hwc: NDArray[np.uint8]) -> bytes:

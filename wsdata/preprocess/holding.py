@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from av import VideoFrame
 
-MEMORY_BYTES = 12 << 20
+MEMORY_BYTES = 7 << 20
 _M_MMAP_THRESHOLD = -3  # as malloc.h has it
 _LARGE_BYTES = 256 << 10
 FILE_BYTES = 1 << 30  # a sandboxed child may write no file larger than twice this

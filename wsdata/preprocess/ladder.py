@@ -39,6 +39,7 @@ FAST_TABLE = "48fps"  # ending of the name of the table that holds rungs of such
 FAST_RUNGS = ("256p", "512p", "720p")
 MIN_FAST_FPS = 47.9  # 48 / 1.001 counts
 SCALER = "bicubic+accurate_rnd"
+MIN_SHRINK = 2.5  # a rung is scaled from the smallest that is so many times as wide
 MIN_SIDE_PX = 16
 
 
@@ -284,20 +285,24 @@ class LadderWriter:
             self._speeds[FAST_FPS].repeat(self._last, fast_end)
 
     def _cascade(self, top: "VideoFrame", down_to: str = "") -> "dict[str, VideoFrame]":
-        """Scale each rung from the one above it, as far down as is asked for."""
+        """Scale each rung from the top or from one well above it, as far down as is asked for.
+
+        Lanczos: what the top rung has lost already is not lost a second time.
+        """
         from av.video.reformatter import Interpolation, VideoReformatter
 
         frames: dict[str, VideoFrame] = {}
-        frame = top
         for rung in reversed(self._geometry.rungs):
             width, height = self._geometry.size_of(rung)
+            larger = (made for made in frames.values() if made.width >= MIN_SHRINK * width)
+            frame = min(larger, key=lambda made: made.width, default=top)
             if (frame.width, frame.height) != (width, height):
                 scaler = self._scalers.setdefault(rung, VideoReformatter())
                 frame = scaler.reformat(
                     frame,
                     width,
                     height,
-                    interpolation=int(Interpolation.BICUBIC | Interpolation.ACCURATE_RND),
+                    interpolation=int(Interpolation.LANCZOS | Interpolation.ACCURATE_RND),
                     threads=1,
                 )
             frames[rung] = frame

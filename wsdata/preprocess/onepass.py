@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 CODE_VERSION = "onepass-4"
 PATHS = ("plain", "plain", "careful")  # two retries, the second on another path
-MAX_WHOLE_FRAMES = 4  # as decoded, while the shot detector looks at what follows
+MAX_WHOLE_FRAMES = 1  # as decoded, while the shot detector looks at what follows
 
 
 def _params(recipe: Recipe) -> dict[str, Any]:
