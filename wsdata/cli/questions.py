@@ -173,7 +173,8 @@ def quarantine_list(args: argparse.Namespace) -> Answer:
     from wsdata.lifecycle.quarantine import list_quarantined
 
     opened = open_deployment(args)
-    rows = list_quarantined(opened.ledger, opened.store, _choice(args))
+    choice = _choice(args)
+    rows = list_quarantined(opened.ledger, opened.store, choice)
     lines = table(
         ["raw asset", "drop", "file", "since", "attempts", "released", "reason"],
         [
@@ -182,7 +183,16 @@ def quarantine_list(args: argparse.Namespace) -> Answer:
             for r in rows
         ],
     )  # fmt: skip
-    return Answer(rows, lines if rows else ["nothing is in quarantine"])
+    return Answer(
+        rows,
+        lines
+        if rows
+        else [
+            f"nothing is in quarantine that fits{choice}"
+            if f"{choice}"
+            else "nothing is in quarantine"
+        ],
+    )
 
 
 def quarantine_release(args: argparse.Namespace) -> Answer:

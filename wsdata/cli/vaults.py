@@ -36,7 +36,13 @@ def add(args: argparse.Namespace) -> Answer:
     path, name = Path(deployment.eval_list), args.set or ""
     if name and (name.split() != [name] or "#" in name):
         raise WsdataError(f"eval set {name!r}: expected a name without spaces or #")
-    wanted = parse_eval_list(Path(args.file).read_text(encoding="utf-8"))
+    try:
+        wanted = parse_eval_list(Path(args.file).read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise WsdataError(
+            f"{args.file} is no text ({error.reason} at byte {error.start}): expected a list of "
+            "asset ids (the sha256 of each file), one a line"
+        ) from error
     known = deployment.read_eval_sets()
     lines = [
         " ".join([asset_id, *new])

@@ -231,7 +231,7 @@ def _license(folder: Path) -> tuple[str, str]:
     if found:
         return UNKNOWN_LICENSE, f"since {' and '.join(sorted(found))} are named: state --license"
     where = f"nothing that is known in {', '.join(names)}" if names else "no licence file"
-    return UNKNOWN_LICENSE, f"{where}: state --license"
+    return UNKNOWN_LICENSE, f"{where}: state --license, for recipes may refuse what is unknown"
 
 
 def _tier(known: Mapping[str, Any], records: list[Record], media: list[str]) -> tuple[str, str]:

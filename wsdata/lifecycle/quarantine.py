@@ -32,6 +32,12 @@ class Choice:
     source: str = ""
     matching: str = ""
 
+    def __str__(self) -> str:
+        """As the command line says it, with a space before each word."""
+        words = [f"--{name} {value!r}" for name in ("drop", "source", "matching")
+                 if (value := getattr(self, name))]  # fmt: skip
+        return "".join(f" {word}" for word in [*self.assets, *words])
+
     def fits(self, body: dict[str, Any]) -> bool:
         """Whether an asset's quarantine is of the drop, of the source, and for the reason."""
         return (
@@ -157,7 +163,7 @@ def release_all(
         )
     held = _chosen(ledger, choice)
     if not held:
-        raise CatalogError(f"nothing in quarantine fits {choice}: see `wsdata quarantine list`")
+        raise CatalogError(f"nothing in quarantine fits{choice}: see `wsdata quarantine list`")
     if not is_dry_run:
         earlier = Counter(fact.subject for _, fact in ledger.facts("release"))
         facts = [

@@ -262,8 +262,19 @@ def manifest_faults(
     out = clips.filter(
         ~pl.col("clip_id").is_in(listed | excluded) & ~pl.col("asset_id").is_in(excluded)
     )
-    faults = [] if manifest.height else ["the manifest is empty: nothing can be trained on"]
+    faults = [] if manifest.height else [_why_empty(exclusions)]
     return faults + _missing(out["clip_id"], [], "clips are neither listed nor excluded")
+
+
+def _why_empty(exclusions: pl.DataFrame) -> str:
+    counts = exclusions.group_by("reason").len().sort("len", "reason", descending=[True, False])
+    why = ", ".join(f"{num} {reason}" for reason, num in counts.iter_rows())
+    details = exclusions.filter(pl.col("reason") == "refused_rights")["detail"].drop_nulls()
+    rights = f" ({'; '.join(sorted(set(details))[:3])})" if len(details) else ""
+    return (
+        "the manifest is empty: nothing can be trained on; left out are "
+        f"{why or 'no clips, for there are none'}{rights}: see `wsdata funnel`"
+    )
 
 
 # shard -------------------------------------------------------------------------------------------
