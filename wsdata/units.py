@@ -12,19 +12,23 @@ import json
 import threading
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wsdata.digest import canonical_json, digest, short_digest
 from wsdata.errors import ObjectMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from wsdata.records import Order
     from wsdata.store import BlobStore
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 UNIT = "unit"  # the kind of those whose step has only one
 SPEEDS = "reports/speeds/"  # every worker may write reports; these stay when reports go
@@ -193,6 +197,29 @@ class Units:
             return kept
         named = (blob for path in blobs for blob in _at_path(kept, path.split(".")))
         return kept if all(self._store.size(blob) is not None for blob in named) else None
+
+
+def in_order(
+    work: Callable[[Item], Made], items: Sequence[Item], num_at_once: int
+) -> Iterator[Made]:
+    """Yield what is made of each item, in their order; the first failure begins no other.
+
+    Args:
+        work: Called for each item, by several threads where more than one is at work at once.
+        items: What is to be worked.
+        num_at_once: Threads; with 1 the caller's own does all.
+    """
+    if num_at_once == 1:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(num_at_once) as executor:
+        waiting = [executor.submit(work, item) for item in items]
+        try:
+            for each in waiting:
+                yield each.result()
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def speeds_of(stage: str, step: str) -> str:

@@ -6,7 +6,6 @@ Vault members are printed by `vault_prints`; which prints belong together is tol
 
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,12 @@ from wsdata import tables
 from wsdata.ids import raw_key
 from wsdata.media.jobs import JobReport
 from wsdata.media.keyframes import SAMPLING_VERSION
-from wsdata.media.phash import HASH_VERSION, hamming, hash_frame
+from wsdata.media.phash import HASH_VERSION
 from wsdata.media.sandbox import SandboxPool, run_job
 from wsdata.media.sound_print import SOUND_VERSION, require_chromaprint
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.store import BlobStore, FolderStore
-
-__all__ = ["METHOD", "STEP", "hamming", "hash_frame", "print_file", "raw_file", "run"]
+from wsdata.units import in_order
 
 METHOD = f"{SAMPLING_VERSION}.{HASH_VERSION}"
 MAX_KEYFRAMES = 120
@@ -149,12 +147,8 @@ def _print_all(run: StepRun, asset_ids: list[str]) -> Iterator[tuple[str, dict[s
     def find(asset_id: str) -> dict[str, Any]:
         return run.unit(asset_id, lambda: _print_asset(run, asset_id, pool.run), amounts=_video_s)
 
-    with ThreadPoolExecutor(max_workers=workers) as executor, SandboxPool(workers) as pool:
-        try:
-            yield from zip(asset_ids, executor.map(find, asset_ids), strict=True)
-        except BaseException:
-            executor.shutdown(wait=False, cancel_futures=True)
-            raise
+    with SandboxPool(workers) as pool:
+        yield from zip(asset_ids, in_order(find, asset_ids, workers), strict=True)
 
 
 def _video_s(found: dict[str, Any]) -> dict[str, float]:

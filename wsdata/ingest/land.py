@@ -14,8 +14,6 @@ from there from the rows of the earlier one.
 import functools
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +31,7 @@ from wsdata.ingest.sidecars import RECORDS, RECORDS_PARQUET, Record, Records, wi
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe
 from wsdata.store import FolderStore
+from wsdata.units import in_order
 from wsdata.vault import VaultWriter
 
 FILES_AT_ONCE = 8  # where files or objects lie in a bucket
@@ -92,7 +91,7 @@ def run(run: StepRun) -> StepResult:
     try:
         at_once = _num_files_at_once(run, zone)
         for done, (part, found) in enumerate(
-            zip(parts, _in_order(lander.land, parts, at_once), strict=True), 1
+            zip(parts, in_order(lander.land, parts, at_once), strict=True), 1
         ):
             landed += found
             hidden = [each["provenance"]["path"] for each in found if each["in_vault"]]
@@ -136,23 +135,6 @@ def _num_files_at_once(run: StepRun, zone: LandingZone) -> int:
     """Buckets answer late and many at once; a disk gains nothing by it."""
     is_on_disk = isinstance(zone, FolderLanding) and isinstance(run.store, FolderStore)
     return 1 if is_on_disk else FILES_AT_ONCE
-
-
-def _in_order(
-    work: Callable[[_Part], list[dict[str, Any]]], parts: Sequence[_Part], num_at_once: int
-) -> Iterator[list[dict[str, Any]]]:
-    """Yield the results of all parts in their order; the first failure begins no other."""
-    if num_at_once == 1:
-        yield from map(work, parts)
-        return
-    with ThreadPoolExecutor(num_at_once) as executor:
-        waiting = [executor.submit(work, part) for part in parts]
-        try:
-            for each in waiting:
-                yield each.result()
-        except BaseException:
-            executor.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def _listing(run: StepRun, zone: LandingZone, drop: str) -> dict[str, Any]:

@@ -129,22 +129,6 @@ def hash_picture(rgb_hwc: NDArray[np.uint8]) -> FrameHashes:
     return FrameHashes(plain, mirror, quality, core, core_mirror)
 
 
-def hash_frame(rgb_hwc: NDArray[np.uint8]) -> tuple[bytes, bytes, int]:
-    """Hash one picture whole: the first three of `hash_picture`.
-
-    Args:
-        rgb_hwc: RGB in [0, 255], shape (height, width, 3), of any size.
-
-    Returns:
-        The PDQ hash, the hash of the mirrored picture (32 bytes each), and the quality in
-        [0, 100]: how much there is in the picture to tell it by, at most `CARD_QUALITY` for
-        drawn cards.
-    """
-    picture = np.ascontiguousarray(_shrink(crop_bars(rgb_hwc)))
-    plain, mirror, quality = _pdq(picture)
-    return plain, mirror, min(quality, CARD_QUALITY) if is_card(picture) else quality
-
-
 def hamming(a: bytes, b: bytes) -> int:
     """Return the number of bits in which two hashes differ, in [0, 256]."""
     return (int.from_bytes(a) ^ int.from_bytes(b)).bit_count()
