@@ -5,6 +5,7 @@ Everything read here, and by the loader at large, lies under ``training/`` in th
 
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import polars as pl
 
 from wsdata.digest import sha256_bytes
 from wsdata.errors import IntegrityError, PlanError
+from wsdata.shard.placement import Placement, placement_of
 from wsdata.shard.plan import StepPlan
 from wsdata.shard.publish import read_dataset
 from wsdata.store import BlobStore
@@ -24,6 +26,10 @@ class OpenVersion:
     version: str
     plan: StepPlan
     index: pl.DataFrame
+
+    def placements(self, rows: Sequence[int]) -> list[Placement]:
+        """Where samples lie, by their rows in the plan, in the order asked for."""
+        return [placement_of(row) for row in self.index[list(rows)].iter_rows(named=True)]
 
     def placement(self, row: int) -> dict[str, Any]:
         """Row of the dataset index by its number in a plan."""

@@ -1,0 +1,78 @@
+"""Where a sample of a dataset version lies: the one record that readers of shards go by.
+
+Whence it is taken (a packed training index, rows of a table) belongs to `training_index` and
+`loader.version`; reading the bytes, to `reader` and the loader.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+from wsdata.shard.format import Span
+
+
+class Placement(NamedTuple):
+    """One sample: what it is, and where its bytes and its captions are.
+
+    Attributes:
+        bucket: "<rung>/<width>x<height>/<frames>".
+        shard: sha256 of the shard's bytes, hex.
+        row: Of the sample in its shard, and of its captions in their pack.
+        offset: First byte of the sample in its shard.
+        length: Bytes of the sample.
+        xxh3: Digest of those bytes, 16 hex digits.
+        dtype: fp8 or int8.
+        latent_shape: (t, c, h, w).
+        columns: Column -> where it lies, counted from the sample's first byte.
+        caption_pack_key: Empty where the sample has no captions.
+    """
+
+    sample_id: str
+    clip_id: str
+    stream: str
+    bucket: str
+    shard: str
+    shard_key: str
+    row: int
+    offset: int
+    length: int
+    xxh3: str
+    dtype: str
+    tokenizer_version: str
+    latent_shape: tuple[int, int, int, int]
+    columns: dict[str, Span]
+    caption_pack_key: str
+
+    @property
+    def words(self) -> str:
+        """What errors call it: clip, sample, shard and offset."""
+        return (
+            f"clip {self.clip_id} (sample {self.sample_id}) in shard {self.shard} "
+            f"at offset {self.offset}"
+        )
+
+
+def placement_of(row: Mapping[str, Any]) -> Placement:
+    """Read a row of table ``dataset_index``, whose columns are counted from the shard's start."""
+    shape = cast("list[int]", json.loads(row["latent_shape_json"]))
+    columns = cast("dict[str, list[int]]", json.loads(row["columns_json"]))
+    frames, channels, height, width = shape
+    return Placement(
+        sample_id=row["sample_id"],
+        clip_id=row["clip_id"],
+        stream=row["stream"],
+        bucket=row["bucket"],
+        shard=row["shard"],
+        shard_key=row["shard_key"],
+        row=row["row"],
+        offset=row["offset"],
+        length=row["length"],
+        xxh3=row["xxh3"],
+        dtype=row["latent_dtype"],
+        tokenizer_version=row["tokenizer_version"],
+        latent_shape=(frames, channels, height, width),
+        columns={
+            name: Span(start - row["offset"], length) for name, (start, length) in columns.items()
+        },
+        caption_pack_key=row["caption_pack_key"] or "",
+    )
