@@ -29,8 +29,9 @@ ui: setup  ## the Dagster UI on the same state, at http://127.0.0.1:3000
 test: setup lint  ## lint, types, import contracts, default tests
 	@$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu and not conformance"
 
-test-slow: setup lint  ## the long tests too; they install a Ceph gateway
+test-slow: setup lint  ## the long tests too; they install a Ceph gateway and the peers' readers
 	@bash tools/cluster_setup.sh
+	@bash tools/interop.sh .venv/interop
 	@$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not gpu and not conformance"
 
 cluster: setup  ## the sample drops through S3, Postgres and Kubernetes on loopback: the same bytes
