@@ -1,7 +1,7 @@
 """Latents in eight bits, and back: fp8 (e4m3) or int8, one float32 scale per channel.
 
-A cast saturates an infinity silently, so what is not finite is found first. Reading is one look-up
-in a table of 256 entries per channel with the scale folded in.
+A cast saturates an infinity silently, so what is not finite is found first. Reading is exact: what
+a table of 256 numbers says, times the scale, rounded once; the way there is chosen for speed.
 """
 
 import functools
@@ -15,6 +15,11 @@ FP8_MAX = 448.0
 INT8_MAX = 127.0
 
 _MIN_SCALE = float(np.finfo(np.float32).tiny)
+
+_FP8_LIFT = np.float32(2.0**120)  # e4m3 has exponent bias 7, float32 has 127
+_FP8_BITS = np.int32(-(2**31) | 0x7F << 20)  # sign, exponent, mantissa
+_MAX_SHIFT_SCALE = 128.0  # times 2**120 stays finite
+_SMALLEST = np.array([1 << 20], np.int32).view(np.float32)  # code 1, as `_shift_fp8` sees it
 
 
 class Quantized(NamedTuple):
@@ -104,7 +109,10 @@ def _cast_fp8(values: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def dequantize(
-    codes_tchw: NDArray[np.uint8], scale_c: NDArray[np.float32], dtype: str
+    codes_tchw: NDArray[np.uint8],
+    scale_c: NDArray[np.float32],
+    dtype: str,
+    out_tchw: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """Return latents as float32, bit-equal to casting each byte and multiplying by its scale.
 
@@ -112,14 +120,66 @@ def dequantize(
         codes_tchw: Bytes as `quantize` makes them.
         scale_c: Scale of each channel.
         dtype: One of DTYPES.
+        out_tchw: Where to; of the same shape. Made where there is none.
 
     Raises:
-        ValueError: As many scales as channels are wanted; or another dtype.
+        ValueError: As many scales as channels are wanted; or another dtype; or `out_tchw` is of
+            another shape or dtype.
     """
     if codes_tchw.ndim != 4 or scale_c.shape != (codes_tchw.shape[1],):
         raise ValueError(f"codes {codes_tchw.shape} with scales {scale_c.shape}: one per channel")
-    tables_cn = number_table(dtype) * scale_c[:, None]
-    latents_tchw = np.empty(codes_tchw.shape, np.float32)
-    for channel, table_n in enumerate(tables_cn):
-        np.take(table_n, codes_tchw[:, channel], out=latents_tchw[:, channel])
+    latents_tchw = np.empty(codes_tchw.shape, np.float32) if out_tchw is None else out_tchw
+    if latents_tchw.shape != codes_tchw.shape or latents_tchw.dtype != np.float32:
+        raise ValueError(
+            f"codes {codes_tchw.shape} into {latents_tchw.dtype} {latents_tchw.shape}: expected "
+            "float32 of the same shape"
+        )
+    if dtype == "int8":
+        for codes_chw, latents_chw in zip(codes_tchw, latents_tchw, strict=True):
+            np.copyto(latents_chw, codes_chw.view(np.int8))
+            np.multiply(latents_chw, scale_c[:, None, None], out=latents_chw)
+    elif dtype == "fp8" and _can_shift(codes_tchw, scale_c):
+        _shift_fp8(codes_tchw, scale_c, latents_tchw)
+    else:
+        _look_up(codes_tchw, scale_c, dtype, latents_tchw)
     return latents_tchw
+
+
+def _look_up(
+    codes_tchw: NDArray[np.uint8],
+    scale_c: NDArray[np.float32],
+    dtype: str,
+    out_tchw: NDArray[np.float32],
+) -> None:
+    tables_cn = number_table(dtype) * scale_c[:, None]
+    for channel, table_n in enumerate(tables_cn):
+        np.take(table_n, codes_tchw[:, channel], out=out_tchw[:, channel])
+
+
+def _can_shift(codes_tchw: NDArray[np.uint8], scale_c: NDArray[np.float32]) -> bool:
+    """Whether `_shift_fp8` is exact: no NaN among the codes, no overflow, subnormals kept.
+
+    A thread that flushes subnormals to zero (a training script may ask for that) would lose the
+    smallest codes.
+    """
+    if codes_tchw.size == 0 or not 0 < float(scale_c.max()) < _MAX_SHIFT_SCALE:
+        return False
+    is_kept = float(np.multiply(_SMALLEST, _FP8_LIFT)[0]) > 0
+    return is_kept and int(codes_tchw.max()) != 255 and int(codes_tchw.view(np.int8).max()) != 127
+
+
+def _shift_fp8(
+    codes_tchw: NDArray[np.uint8], scale_c: NDArray[np.float32], out_tchw: NDArray[np.float32]
+) -> None:
+    """Move each code's bits to where float32 has them, then make up for the exponent's bias.
+
+    Twice as fast as a table, frame by frame in the cache. Both factors are exact, so the one
+    rounding is that of number times scale.
+    """
+    lifted_c11 = (scale_c * _FP8_LIFT)[:, None, None]
+    for codes_chw, latents_chw in zip(codes_tchw, out_tchw, strict=True):
+        bits_chw = latents_chw.view(np.int32)
+        np.copyto(bits_chw, codes_chw.view(np.int8))  # the sign spreads over the upper bits
+        np.left_shift(bits_chw, 20, out=bits_chw)
+        np.bitwise_and(bits_chw, _FP8_BITS, out=bits_chw)
+        np.multiply(latents_chw, lifted_c11, out=latents_chw)

@@ -154,3 +154,26 @@ def test_psnr_is_exact_and_bounded():
     assert psnr_db(black, one) == pytest.approx(10 * np.log10(255**2 * 192))
     with pytest.raises(ValueError, match="shapes differ"):
         psnr_db(black, white[:, :4])
+
+
+@pytest.mark.parametrize("largest", [1.0, 1e9])
+@pytest.mark.parametrize("has_nan", [False, True])
+def test_every_code_reads_as_torch_casts_it_whatever_the_scale_and_the_thread(largest, has_nan):
+    codes = np.arange(256, dtype=np.uint8)
+    codes = codes if has_nan else codes[codes & 127 != 127]
+    codes = np.ascontiguousarray(np.broadcast_to(codes, (2, 16, 1, len(codes))))
+    scale = np.geomspace(2.0**-126, largest, 16).astype(np.float32)
+    cast = torch.from_numpy(codes).view(torch.float8_e4m3fn).to(torch.float32)
+    expected = (cast * torch.from_numpy(scale)[:, None, None]).numpy()
+    out = np.empty(codes.shape, np.float32)
+    assert dequantize(codes, scale, "fp8", out) is out
+    np.testing.assert_array_equal(out, expected)  # one NaN equals another here
+    if largest == 1.0 and torch.set_flush_denormal(True):  # codes of normal products stay exact
+        try:
+            flushed = dequantize(codes, scale, "fp8")
+        finally:
+            torch.set_flush_denormal(False)
+        is_normal = ~(np.abs(expected) < 2.0**-126)
+        np.testing.assert_array_equal(flushed[is_normal], expected[is_normal])
+    with pytest.raises(ValueError, match="float32 of the same shape"):
+        dequantize(codes, scale, "fp8", out[:1])
