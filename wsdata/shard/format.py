@@ -6,7 +6,11 @@ column of variable size, then the columns' bytes, in the order of their names. A
 little-endian. `mosaicml-streaming` writes the same bytes for the same samples and reads ours.
 
 Latents are stored time-major (t, c, h, w), so the latents of a temporal prefix, or of one
-sequence-parallel chunk, are one range of bytes.
+sequence-parallel chunk, are one range of bytes. Each latent frame has a digest of its own, seeded
+with the sample's scales, so such a range is verified without the rest: see `verify_frames`.
+
+Sound and actions lie beside the latents of the same span of time, where the sample's stream asks
+for them: audio_n (one channel at AUDIO_RATE_HZ), actions_fd (one row for each frame of pixels).
 """
 
 import itertools
@@ -16,17 +20,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from wsdata.errors import IntegrityError
+from wsdata.shard.latents import TEMPORAL_FACTOR
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 2  # of the MDS layout
+AUDIO_RATE_HZ = 16000
 MAX_SHARD_BYTES = (1 << 32) - 1  # offsets are uint32
 
 # Column -> (MDS encoding, size in bytes or None where it varies), sorted by name as MDS wants.
 COLUMNS: dict[str, tuple[str, int | None]] = {
+    "actions": ("bytes", None),  # float32 (num_frames, dims), empty where it has none
+    "audio": ("bytes", None),  # int16 PCM, mono at AUDIO_RATE_HZ, empty where it has none
     "clip_id": ("str", None),
     "dtype": ("str", None),  # fp8 | int8
+    "frame_xxh3": ("bytes", None),  # uint64 of each latent frame; see `frame_digests`
     "latents": ("bytes", None),  # one byte a value, (t, c, h, w)
     "sample_id": ("str", None),
     "scale": ("ndarray:float32:16", 64),  # of each channel
@@ -46,7 +56,12 @@ class Span(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One entry of a shard, with latents still in eight bits."""
+    """One entry of a shard, with latents still in eight bits.
+
+    Attributes:
+        audio_n: int16, of exactly the sample's time span; None where the sample carries no sound.
+        actions_fd: float32, one row for each of the sample's frames; None where it carries none.
+    """
 
     sample_id: str
     clip_id: str
@@ -54,30 +69,88 @@ class Sample(NamedTuple):
     tokenizer_version: str
     codes_tchw: NDArray[np.uint8]
     scale_c: NDArray[np.float32]
+    audio_n: NDArray[np.int16] | None = None
+    actions_fd: NDArray[np.float32] | None = None
+
+
+def num_pixel_frames(num_latent_frames: int) -> int:
+    """Frames of pixels that a number of latent frames stands for: 4 (t - 1) + 1."""
+    return TEMPORAL_FACTOR * (num_latent_frames - 1) + 1
+
+
+def frame_digests(
+    codes_tchw: NDArray[np.uint8], scale_c: NDArray[np.float32]
+) -> NDArray[np.uint64]:
+    """Return the xxh3 of each latent frame's bytes, seeded with that of the scales' bytes."""
+    seed = xxhash.xxh3_64_intdigest(np.ascontiguousarray(scale_c, "<f4").data)
+    codes_tchw = np.ascontiguousarray(codes_tchw)
+    return np.array([xxhash.xxh3_64_intdigest(frame.data, seed) for frame in codes_tchw], "<u8")
+
+
+def verify_frames(
+    digests_t: NDArray[np.uint64],
+    first: int,
+    codes_tchw: NDArray[np.uint8],
+    scale_c: NDArray[np.float32],
+) -> bool:
+    """Whether latent frames that were read alone, and their scales, are those that were written.
+
+    Args:
+        digests_t: The sample's column ``frame_xxh3``, whole.
+        first: Which of the sample's frames `codes_tchw` begins with.
+        codes_tchw: Frames [first, first + len(codes_tchw)), as stored.
+        scale_c: The sample's scales.
+    """
+    stop = first + len(codes_tchw)
+    if not 0 <= first < stop <= len(digests_t):
+        return False
+    return bool((frame_digests(codes_tchw, scale_c) == digests_t[first:stop]).all())
 
 
 def encode_sample(sample: Sample) -> bytes:
     """Write a sample.
 
     Raises:
-        ValueError: An array of another dtype or number of axes than its column has.
+        ValueError: An array of another dtype or number of axes than its column has, or actions
+            that are not one row for each frame.
     """
-    codes_tchw, scale_c = sample.codes_tchw, sample.scale_c
-    if codes_tchw.dtype != np.uint8 or codes_tchw.ndim != 4:
-        raise ValueError(f"{sample.sample_id}: codes are {codes_tchw.dtype} {codes_tchw.shape}")
-    if scale_c.dtype != np.float32 or scale_c.nbytes != COLUMNS["scale"][1]:
-        raise ValueError(f"{sample.sample_id}: scale is {scale_c.dtype} {scale_c.shape}")
-    values = {
+    _check_arrays(sample)
+    codes_tchw, scale_c = np.ascontiguousarray(sample.codes_tchw), sample.scale_c.astype("<f4")
+    values: dict[str, bytes | memoryview] = {
+        "actions": b"" if sample.actions_fd is None else sample.actions_fd.astype("<f4").tobytes(),
+        "audio": b"" if sample.audio_n is None else sample.audio_n.astype("<i2").tobytes(),
         "clip_id": sample.clip_id.encode(),
         "dtype": sample.dtype.encode(),
-        "latents": codes_tchw.tobytes(),
+        "frame_xxh3": frame_digests(codes_tchw, scale_c).tobytes(),
+        "latents": codes_tchw.reshape(-1).data,
         "sample_id": sample.sample_id.encode(),
-        "scale": scale_c.astype("<f4").tobytes(),
+        "scale": scale_c.tobytes(),
         "shape": np.array(codes_tchw.shape, "<u4").tobytes(),
         "tokenizer": sample.tokenizer_version.encode(),
     }
     head = struct.pack(f"<{len(_VARIABLE)}I", *(len(values[name]) for name in _VARIABLE))
-    return head + b"".join(values[name] for name in COLUMNS)
+    return b"".join([head, *(values[name] for name in COLUMNS)])
+
+
+def _check_arrays(sample: Sample) -> None:
+    codes_tchw, scale_c = sample.codes_tchw, sample.scale_c
+    if codes_tchw.dtype != np.uint8 or codes_tchw.ndim != 4 or not len(codes_tchw):
+        raise ValueError(f"{sample.sample_id}: codes are {codes_tchw.dtype} {codes_tchw.shape}")
+    if scale_c.dtype != np.float32 or scale_c.nbytes != COLUMNS["scale"][1]:
+        raise ValueError(f"{sample.sample_id}: scale is {scale_c.dtype} {scale_c.shape}")
+    audio_n, actions_fd = sample.audio_n, sample.actions_fd
+    if audio_n is not None and (audio_n.dtype != np.int16 or audio_n.ndim != 1):
+        raise ValueError(
+            f"{sample.sample_id}: audio is {audio_n.dtype} {audio_n.shape}, expected int16 (n,)"
+        )
+    if actions_fd is None:
+        return
+    rows = num_pixel_frames(len(codes_tchw))
+    if actions_fd.dtype != np.float32 or actions_fd.ndim != 2 or len(actions_fd) != rows:
+        raise ValueError(
+            f"{sample.sample_id}: actions are {actions_fd.dtype} {actions_fd.shape}, expected "
+            f"float32 ({rows}, dims)"
+        )
 
 
 def column_spans(data: bytes | memoryview) -> dict[str, Span]:
@@ -122,7 +195,32 @@ def decode_sample(data: bytes | memoryview) -> Sample:
         tokenizer_version=str(parts["tokenizer"], "utf-8"),
         codes_tchw=codes.reshape(shape),
         scale_c=np.frombuffer(parts["scale"], "<f4"),
+        audio_n=decode_audio(parts["audio"]),
+        actions_fd=decode_actions(parts["actions"], shape[0]),
     )
+
+
+def decode_audio(data: bytes | memoryview) -> NDArray[np.int16] | None:
+    """Read the column ``audio``, sharing its memory; None where it is empty.
+
+    Raises:
+        IntegrityError: Half a sample of sound.
+    """
+    if len(data) % 2:
+        raise IntegrityError(f"{len(data)} bytes of audio are no whole number of int16")
+    return np.frombuffer(data, "<i2") if len(data) else None
+
+
+def decode_actions(data: bytes | memoryview, num_latent_frames: int) -> NDArray[np.float32] | None:
+    """Read the column ``actions``, sharing its memory; None where it is empty.
+
+    Raises:
+        IntegrityError: The bytes are no whole number of values for each frame.
+    """
+    rows = num_pixel_frames(num_latent_frames)
+    if len(data) % (4 * rows):
+        raise IntegrityError(f"{len(data)} bytes of actions are not float32 for {rows} frames")
+    return np.frombuffer(data, "<f4").reshape(rows, -1) if len(data) else None
 
 
 def shard_config(max_bytes: int) -> dict[str, Any]:
@@ -179,7 +277,7 @@ def pack_shard(samples: Sequence[bytes], max_bytes: int) -> tuple[bytes, list[Sp
         raise ValueError(f"a shard of {offsets[-1]} bytes exceeds {MAX_SHARD_BYTES}")
     head = struct.pack(f"<I{len(offsets)}I", len(samples), *offsets)
     spans = [Span(offset, len(sample)) for offset, sample in zip(offsets, samples, strict=False)]
-    return head + config + b"".join(samples), spans
+    return b"".join([head, config, *samples]), spans
 
 
 def shard_spans(data: bytes | memoryview) -> list[Span]:

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,12 +14,16 @@ from wsdata.shard.format import (
     COLUMNS,
     Sample,
     column_spans,
+    decode_actions,
+    decode_audio,
     decode_sample,
     encode_sample,
     mds_index,
+    num_pixel_frames,
     pack_shard,
     shard_spans,
     split_into_shards,
+    verify_frames,
 )
 
 
@@ -61,8 +66,8 @@ def oracle_split(sizes, size_limit, extra):
 
 # What MDSWriter of mosaicml-streaming 0.13.0 made of `golden_samples` with size_limit 1 << 20:
 # sha256 of its shard.00000.mds and of its index.json.
-LIBRARY_SHARD = "fc8bc6af35f2c676f3a46901feb8ed3455c74da605fadf389d1ddef01e69ad96"
-LIBRARY_INDEX = "ed5a9e0a3382aeca2fd93e906a9bb59bc93db48c1d3d33b0307028dedb3d5fed"
+LIBRARY_SHARD = "92d4346b1e32a25330d800382b7706350c7f797caa63c9f1354c05bfe20e4453"
+LIBRARY_INDEX = "81e2c5cabe0f5f39ceb0ffd4ebd106f7d41e4c734e2e72beb13a6884a55eeab5"
 
 
 def golden_samples():
@@ -79,6 +84,10 @@ def golden_samples():
                 tokenizer_version="t-1",
                 codes_tchw=np.frombuffer(data, np.uint8).reshape(shape),
                 scale_c=np.arange(16, dtype=np.float32) / 8 + index,
+                audio_n=np.arange(index * 100, dtype=np.int16) if index % 2 else None,
+                actions_fd=np.arange((1 + 4 * index) * index, dtype=np.float32).reshape(-1, index)
+                if index > 2
+                else None,
             )
         )
     return made
@@ -95,6 +104,9 @@ def test_bytes_are_those_that_the_library_wrote():
 def samples(draw, max_side=3):
     shape = (draw(st.integers(1, 3)), 16, draw(st.integers(1, max_side)), draw(st.integers(1, 2)))
     generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    num_audio, dims = draw(st.integers(0, 9)), draw(st.integers(0, 3))
+    audio_n = generator.integers(-(2**15), 2**15, num_audio, dtype=np.int16)
+    actions_fd = generator.standard_normal((num_pixel_frames(shape[0]), dims)).astype(np.float32)
     return Sample(
         sample_id=draw(st.text(max_size=20)),
         clip_id=draw(st.text(max_size=20)),
@@ -102,13 +114,27 @@ def samples(draw, max_side=3):
         tokenizer_version=draw(st.text(max_size=8)),
         codes_tchw=generator.integers(0, 256, shape, dtype=np.uint8),
         scale_c=generator.standard_normal(16).astype(np.float32),
+        audio_n=audio_n if num_audio else None,
+        actions_fd=actions_fd if dims else None,
     )
 
 
 def _assert_same(one, other):
     assert one[:4] == other[:4]
-    np.testing.assert_array_equal(one.codes_tchw, other.codes_tchw)
-    np.testing.assert_array_equal(one.scale_c, other.scale_c)
+    for found, expected in zip(one[4:], other[4:], strict=True):
+        assert (found is None) == (expected is None)
+        if found is not None:
+            assert found.dtype == expected.dtype
+            np.testing.assert_array_equal(found, expected)
+
+
+def oracle_frame_digests(sample):
+    """One seeded xxh3 for each frame, as another reader would compute it from the columns."""
+    seed = xxhash.xxh3_64(sample.scale_c.tobytes()).intdigest()
+    return b"".join(
+        xxhash.xxh3_64(frame.tobytes(), seed=seed).intdigest().to_bytes(8, "little")
+        for frame in sample.codes_tchw
+    )
 
 
 @given(written=st.lists(samples(), max_size=6), limit=st.integers(1, 1 << 20))
@@ -117,8 +143,11 @@ def test_shards_round_trip_and_are_the_oracles_bytes(written, limit):
     encoded = [encode_sample(sample) for sample in written]
     for sample, data in zip(written, encoded, strict=True):
         values = {
+            "actions": b"" if sample.actions_fd is None else sample.actions_fd.tobytes(),
+            "audio": b"" if sample.audio_n is None else sample.audio_n.tobytes(),
             "clip_id": sample.clip_id.encode(),
             "dtype": sample.dtype.encode(),
+            "frame_xxh3": oracle_frame_digests(sample),
             "latents": sample.codes_tchw.tobytes(),
             "sample_id": sample.sample_id.encode(),
             "scale": sample.scale_c.tobytes(),
@@ -149,6 +178,41 @@ def test_a_temporal_prefix_is_one_range_of_bytes(sample):
     frame = length // sample.codes_tchw.shape[0]
     for stop in range(1, sample.codes_tchw.shape[0] + 1):
         assert data[offset : offset + stop * frame] == sample.codes_tchw[:stop].tobytes()
+
+
+@given(sample=samples(), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_range_of_frames_is_verified_alone_and_one_wrong_bit_is_found(sample, data):
+    encoded = encode_sample(sample)
+    spans = column_spans(encoded)
+    offset, length = spans["frame_xxh3"]
+    digests = np.frombuffer(encoded[offset : offset + length], "<u8")
+    num_frames = len(sample.codes_tchw)
+    first = data.draw(st.integers(0, num_frames - 1))
+    stop = data.draw(st.integers(first + 1, num_frames))
+    offset, length = spans["latents"]
+    frame_bytes = length // num_frames
+    part = bytearray(encoded[offset + first * frame_bytes : offset + stop * frame_bytes])
+    shape = (stop - first, *sample.codes_tchw.shape[1:])
+
+    def is_whole(codes, scale):
+        return verify_frames(digests, first, np.frombuffer(codes, np.uint8).reshape(shape), scale)
+
+    assert is_whole(part, sample.scale_c)
+    scale = sample.scale_c.copy()
+    scale.view(np.uint8)[data.draw(st.integers(0, 63))] ^= 1 << data.draw(st.integers(0, 7))
+    assert not is_whole(part, scale)
+    part[data.draw(st.integers(0, len(part) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    assert not is_whole(part, sample.scale_c)
+
+
+def test_frames_beyond_the_digests_are_not_verified():
+    codes, scale = np.ones((2, 16, 1, 1), np.uint8), np.ones(16, np.float32)
+    digests = np.frombuffer(oracle_frame_digests(Sample("s", "c", "fp8", "t", codes, scale)), "<u8")
+    assert verify_frames(digests, 0, codes, scale)
+    assert not verify_frames(digests, 1, codes, scale)
+    assert not verify_frames(digests, -1, codes, scale)
+    assert not verify_frames(digests, 0, codes[:0], scale)
 
 
 @given(sample=samples(), cut=st.integers(1, 400))
@@ -203,3 +267,14 @@ def test_arrays_of_another_kind_are_refused():
         encode_sample(good._replace(codes_tchw=np.zeros((1, 16, 1, 1), np.int8)))
     with pytest.raises(ValueError, match="scale"):
         encode_sample(good._replace(scale_c=np.ones(3, np.float32)))
+    with pytest.raises(ValueError, match="audio is float32"):
+        encode_sample(good._replace(audio_n=np.ones(3, np.float32)))
+    with pytest.raises(ValueError, match=r"expected float32 \(1, dims\)"):
+        encode_sample(good._replace(actions_fd=np.ones((2, 3), np.float32)))
+
+
+def test_half_values_of_sound_and_actions_are_found():
+    with pytest.raises(IntegrityError, match="3 bytes of audio"):
+        decode_audio(b"abc")
+    with pytest.raises(IntegrityError, match="24 bytes of actions are not float32 for 5 frames"):
+        decode_actions(bytes(24), 2)
