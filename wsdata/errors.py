@@ -40,6 +40,10 @@ class StoreDenied(StoreError):
     """The object store refuses this identity what it asked for."""
 
 
+class StoreUnavailable(StoreError):
+    """The object store did not answer, or failed in a way that may pass."""
+
+
 class CatalogError(WsdataError):
     """The ledger cannot answer, or a commit contradicts it."""
 

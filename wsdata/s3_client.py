@@ -14,7 +14,13 @@ from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from wsdata.errors import ObjectMissing, StoreDenied, StoreError, StoreFull
+from wsdata.errors import (
+    ObjectMissing,
+    StoreDenied,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 
 MAX_TRIES = 12  # about half a minute in all: a server's restart, or a spell of SlowDown
 BASE_PAUSE_S = 0.05
@@ -100,17 +106,25 @@ class S3Bucket:
     Args:
         address: Which bucket, where.
         max_tries: How often a request is made before its failure is told; at least 1.
+        read_timeout_s: How long an answer may stay silent.
     """
 
-    def __init__(self, address: S3Address, *, max_tries: int = MAX_TRIES) -> None:
+    def __init__(
+        self,
+        address: S3Address,
+        *,
+        max_tries: int = MAX_TRIES,
+        read_timeout_s: float = READ_TIMEOUT_S,
+    ) -> None:
         self.address = address
         self.max_tries = max_tries
+        self.read_timeout_s = read_timeout_s
         self.num_retries = 0  # tries beyond the first, of all requests: for metrics
         self._locks: dict[int, threading.Lock] = {}  # by process: a fork may copy a held one
         self._made: tuple[int, Any] = (0, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.address, self.max_tries)
+        return _reopen, (self.address, self.max_tries, self.read_timeout_s)
 
     @property
     def client(self) -> Any:
@@ -119,7 +133,7 @@ class S3Bucket:
         if self._made[0] != process:
             with self._locks.setdefault(process, threading.Lock()):
                 if self._made[0] != process:
-                    self._made = (process, _make_client(self.address))
+                    self._made = (process, _make_client(self.address, self.read_timeout_s))
         return self._made[1]
 
     def call(
@@ -154,8 +168,8 @@ class S3Bucket:
                     return Answer(code, error.response, num_tries)
                 if num_tries == self.max_tries or not _may_pass(error):
                     raise self._refusal(operation, key, error, code, num_tries) from error
-            except (BotoCoreError, *_broken_connections()) as error:
-                if num_tries == self.max_tries or not isinstance(error, _broken_connections()):
+            except (BotoCoreError, *broken_connections()) as error:
+                if num_tries == self.max_tries or not isinstance(error, broken_connections()):
                     raise self._unreachable(operation, key, error) from error
             self.num_retries += 1
             pause(num_tries)
@@ -180,10 +194,10 @@ class S3Bucket:
             return
         position, cuts = start, 0
         while end is None or position < end:
-            response = self._open_body(key, position, end)
+            response = self.open_body(key, position, end)
             total = position + response["ContentLength"]
             if end is not None and total < end:
-                raise self._too_short(key, start, end, total)
+                raise self.too_short(key, start, end, total)
             if etag not in (None, response["ETag"]):
                 raise StoreError(
                     f"{key} in {self.address} was replaced while being read: read it again"
@@ -194,7 +208,7 @@ class S3Bucket:
                 for block in _blocks(response["Body"]):
                     position += len(block)
                     yield block
-            except _broken_connections() as error:
+            except broken_connections() as error:
                 cut = error
             if position < end:
                 cuts = 1 if position > before else cuts + 1
@@ -203,17 +217,19 @@ class S3Bucket:
                 self.num_retries += 1
                 pause(cuts)
 
-    def _open_body(self, key: str, position: int, end: int | None) -> dict[str, Any]:
+    def open_body(self, key: str, position: int, end: int | None) -> dict[str, Any]:
+        """Ask for the bytes [position, end); raises as `stream`. Its ``Body`` is to be closed."""
         until = "" if end is None else end - 1
         asked = {"Range": f"bytes={position}-{until}"} if position or end is not None else {}
         answer = self.call("get_object", key, accept=(*MISSING, "InvalidRange", "416"), **asked)
         if answer.code in MISSING:
             raise ObjectMissing(f"{key} is not in {self.address}")
         if answer.code:
-            raise self._too_short(key, position, end, None)
+            raise self.too_short(key, position, end, None)
         return answer.response
 
-    def _too_short(self, key: str, start: int, end: int | None, total: int | None) -> StoreError:
+    def too_short(self, key: str, start: int, end: int | None, total: int | None) -> StoreError:
+        """The error of an object that has `total` bytes, where [start, end) were wanted."""
         found = "fewer" if total is None else str(total - start)
         wanted = "more" if end is None else str(end - start)
         return StoreError(
@@ -267,14 +283,16 @@ class S3Bucket:
                 "check` tells what this identity may, `wsdata deployment policy IDENTITY` prints "
                 "what each should"
             )
-        return StoreError(f"{operation} of {where} failed, tried {num_tries} times: {error}")
+        kind = StoreUnavailable if _may_pass(error) else StoreError
+        return kind(f"{operation} of {where} failed, tried {num_tries} times: {error}")
 
     def _unreachable(self, operation: str, key: str | None, error: Exception | None) -> StoreError:
         where = f"{key} in {self.address}" if key is not None else str(self.address)
         hint = " Check the endpoint, and that nothing blocks the way to it."
         if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
             hint = " Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or bind a workload identity."
-        return StoreError(f"{operation} of {where} failed: {error}.{hint}")
+        kind = StoreUnavailable if isinstance(error, broken_connections()) else StoreError
+        return kind(f"{operation} of {where} failed: {error}.{hint}")
 
     def _identity(self) -> str:
         if name := os.environ.get(IDENTITY_ENV):
@@ -283,11 +301,11 @@ class S3Bucket:
         return f"the identity of access key ...{key[-4:]}" if len(key) > 8 else "this identity"
 
 
-def _reopen(address: S3Address, max_tries: int) -> S3Bucket:
-    return S3Bucket(address, max_tries=max_tries)
+def _reopen(address: S3Address, max_tries: int, read_timeout_s: float) -> S3Bucket:
+    return S3Bucket(address, max_tries=max_tries, read_timeout_s=read_timeout_s)
 
 
-def _make_client(address: S3Address) -> Any:
+def _make_client(address: S3Address, read_timeout_s: float) -> Any:
     from botocore.config import Config
     from botocore.session import Session
 
@@ -301,7 +319,7 @@ def _make_client(address: S3Address) -> Any:
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
         connect_timeout=CONNECT_TIMEOUT_S,
-        read_timeout=READ_TIMEOUT_S,
+        read_timeout=read_timeout_s,
         max_pool_connections=MAX_CONNECTIONS,
         tcp_keepalive=True,
         **(other if address.endpoint else {}),
@@ -336,7 +354,8 @@ def _may_pass(error: Any) -> bool:
     return code in PASSING or _status(error) in (408, 429, 500, 502, 503, 504)
 
 
-def _broken_connections() -> tuple[type[Exception], ...]:
+def broken_connections() -> tuple[type[Exception], ...]:
+    """What botocore and urllib3 raise where no whole answer came."""
     from botocore import exceptions
     from botocore.parsers import ResponseParserError
     from urllib3.exceptions import HTTPError

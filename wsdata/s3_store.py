@@ -9,11 +9,13 @@ import io
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from wsdata import s3_read
+from wsdata.buffers import ReadWatch
 from wsdata.errors import ObjectMissing, StoreDenied, StoreError
 from wsdata.s3_client import MISSING, S3Bucket, pause
 
@@ -37,6 +39,8 @@ class S3Store:
         self.bucket = bucket
         self.address = str(bucket.address)
         self.part_bytes = part_bytes
+        # Reads that a training step waits for have shorter waits, and retries of their own.
+        self._ranges = S3Bucket(bucket.address, max_tries=1, read_timeout_s=s3_read.READ_TIMEOUT_S)
 
     @property
     def num_retries(self) -> int:
@@ -151,6 +155,17 @@ class S3Store:
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes from `offset`. Raises ObjectMissing, StoreError."""
         return b"".join(self.bucket.stream(key, offset, offset + length))
+
+    def read_into(
+        self,
+        key: str,
+        offset: int,
+        buffers: Sequence[memoryview],
+        *,
+        watch: ReadWatch | None = None,
+    ) -> None:
+        """Fill buffers with the bytes from `offset` on; raises as `s3_read.read_into`."""
+        s3_read.read_into(self._ranges, key, offset, buffers, watch=watch or ReadWatch())
 
     def fetch(self, key: str, path: Path) -> int:
         """Copy an object to a file, in ranges at once; return its size in bytes.

@@ -8,12 +8,14 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from wsdata.buffers import ReadWatch, num_bytes, pread_into
 from wsdata.errors import ObjectMissing, StoreError, StoreFull, is_disk_full
+from wsdata.open_files import OpenFiles
 from wsdata.s3_client import S3Bucket, parse_s3_address
 from wsdata.s3_store import S3Store
 
@@ -41,6 +43,26 @@ class BlobStore(Protocol):
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes from `offset`. Raises ObjectMissing, StoreError."""
+        ...
+
+    def read_into(
+        self,
+        key: str,
+        offset: int,
+        buffers: Sequence[memoryview],
+        *,
+        watch: ReadWatch | None = None,
+    ) -> None:
+        """Fill writable buffers, one after the other, with the bytes from `offset` on.
+
+        Where it fails they hold anything. `watch` lets another thread give the read up, and is
+        told of retries.
+
+        Raises:
+            ObjectMissing: There is no such object.
+            StoreUnavailable: The store failed for longer than reads wait.
+            StoreError: The object is shorter, or cannot be read.
+        """
         ...
 
     def fetch(self, key: str, path: Path) -> int:
@@ -73,6 +95,7 @@ class FolderStore:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.address = f"file://{root.absolute()}"
+        self._files = OpenFiles()
 
     def _path(self, key: str) -> Path:
         parts = key.split("/")
@@ -135,6 +158,30 @@ class FolderStore:
                 f"{key}: wanted {length} bytes at {offset}, got {len(data)}: the object is shorter"
             )
         return data
+
+    def read_into(
+        self,
+        key: str,
+        offset: int,
+        buffers: Sequence[memoryview],
+        *,
+        watch: ReadWatch | None = None,
+    ) -> None:
+        """Fill buffers with the bytes from `offset` on; files stay open between reads."""
+        path = str(self._path(key))
+        wanted = num_bytes(buffers)
+        try:
+            with self._files.opened(path) as descriptor:
+                found = pread_into(descriptor, buffers, offset)
+        except FileNotFoundError:
+            raise self._missing(key) from None
+        except OSError as error:
+            self._files.drop(path)  # a network file system may have lost the handle
+            raise StoreError(f"{key} in {self.address} cannot be read: {error}") from error
+        if found != wanted:
+            raise StoreError(
+                f"{key}: wanted {wanted} bytes at {offset}, got {found}: the object is shorter"
+            )
 
     def fetch(self, key: str, path: Path) -> int:
         """Copy an object to a file, sharing its blocks where the file system can."""

@@ -1,6 +1,10 @@
 import errno
+import multiprocessing
 import os
+import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import boto3
 import pytest
@@ -107,3 +111,68 @@ def test_keys_cannot_leave_the_store(tmp_path, key):
 def test_an_unknown_scheme_is_refused():
     with pytest.raises(ValueError, match="expected file"):
         open_store("ftp://x/y")
+
+
+def views(*sizes):
+    return [memoryview(bytearray(size)) for size in sizes]
+
+
+def test_reads_scatter_over_buffers_and_say_when_there_is_too_little(store):
+    data = bytes(range(256)) * 20
+    store.put("a/b", data)
+    buffers = views(3, 0, 1000, 7)
+    for offset in (0, 5, len(data) - 1010):
+        store.read_into("a/b", offset, buffers)
+        assert b"".join(buffers) == data[offset : offset + 1010]
+    halves = memoryview(bytearray(24)).cast("H", (3, 4))
+    store.read_into("a/b", 2, [halves])
+    assert halves.tobytes() == data[2:26]
+    many = views(*[1] * 3000)
+    store.read_into("a/b", 100, many)
+    assert b"".join(many) == data[100:3100], "more than one call takes"
+    with pytest.raises(StoreError, match="the object is shorter"):
+        store.read_into("a/b", len(data) - 5, views(6))
+    with pytest.raises(ObjectMissing):
+        store.read_into("a/c", 0, views(1))
+
+
+def test_an_object_deleted_and_put_anew_is_read_anew(tmp_path):
+    store, buffers = FolderStore(tmp_path), views(3)
+    for data in (b"abc", b"xyz"):
+        store.put("k", data)
+        store.read_into("k", 0, buffers)
+        assert bytes(buffers[0]) == data
+        store.delete("k")
+        with pytest.raises(ObjectMissing):
+            store.read_into("k", 0, buffers)
+
+
+def _read_some(store, answers):
+    store.read_into("k3", 0, buffers := views(2))
+    answers.put(bytes(buffers[0]))
+
+
+def test_few_files_stay_open_in_threads_and_in_forked_children(tmp_path):
+    def open_files():
+        links = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
+        return sum(link.startswith(f"{tmp_path}/") for link in links)
+
+    store = pickle.loads(pickle.dumps(FolderStore(tmp_path)))  # noqa: S301
+    for number in range(300):
+        store.put(f"k{number}", b"%02d" % (number % 100))
+
+    def read(number, store=store):
+        store.read_into(f"k{number % 300}", 0, buffers := views(2))
+        return bytes(buffers[0])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(read, range(2000))) == [b"%02d" % (n % 300 % 100) for n in range(2000)]
+    assert 0 < open_files() <= 128
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=_read_some, args=(store, answers))
+    child.start()
+    assert answers.get() == b"03"
+    child.join()
+    del store, read
+    assert open_files() == 0

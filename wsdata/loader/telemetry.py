@@ -1,68 +1,227 @@
 """What a rank tells about itself: fetch times, cache hits, stalls; and which steps were served.
 
-Times are for people and alarms; none of them reaches a batch.
+Times are for people and alarms; none of them reaches a batch. The memory is the same however long
+a run is. A report is JSON; reports of many ranks add up exactly (`merge`), are put into the inbox
+(`export`) and shown to Prometheus (`prometheus`).
 """
 
+import secrets
 import threading
+import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from wsdata.digest import canonical_json
+from wsdata.loader.histogram import PER_OCTAVE, Histogram, upper_s
 from wsdata.store import BlobStore
 
-MAX_KEPT = 100_000  # newest fetches that percentiles are taken over
 INBOX_PREFIX = "inbox/served/"
+TELEMETRY_PREFIX = "inbox/telemetry/"
+FORMAT = "telemetry-1"
+QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
+_COUNTS = {  # name in a report: what Prometheus says of it
+    "num_samples": "Byte ranges that were fetched.",
+    "num_bytes": "Bytes that were fetched.",
+    "num_cache_hits": "Ranges that came from the node's cache.",
+    "num_cache_misses": "Ranges that the node's cache did not have.",
+    "num_reread": "Ranges read a second time, since the first bytes were wrong.",
+    "num_retries": "Requests to the store beyond the first of a read.",
+    "num_hedges": "Second requests sent since the first took long.",
+    "num_hedges_won": "Second requests that were faster.",
+    "num_batches": "Batches handed over.",
+    "num_stalls": "Batches that were not ready when asked for.",
+    "stalled_s": "Seconds spent waiting for batches that were not ready.",
+}
 
 
 class Telemetry:
     """Counts of one rank. Safe to write to from reader threads."""
 
     def __init__(self) -> None:
+        self.session = secrets.token_hex(4)  # a restarted rank counts from nothing again
         self._lock = threading.Lock()
-        self._fetch_s: list[float] = []
-        self.num_samples = self.num_bytes = self.num_reread = 0
-        self.num_batches = self.num_stalls = 0
-        self.stalled_s = 0.0
+        self._fetches, self._steps = Histogram(), Histogram()
+        self._delivered_at: float | None = None
+        self._counts: dict[str, float] = dict.fromkeys(_COUNTS, 0)
 
-    def fetched(self, seconds: float, num_bytes: int, *, is_reread: bool) -> None:
-        """Note one sample that was read."""
+    def fetched(
+        self,
+        seconds: float,
+        num_bytes: int,
+        *,
+        is_reread: bool = False,
+        is_hit: bool | None = None,
+        num_retries: int = 0,
+    ) -> None:
+        """Note one range that was read.
+
+        Args:
+            seconds: From asking until the bytes were there and right.
+            num_bytes: Its length.
+            is_reread: Whether the first bytes were wrong.
+            is_hit: Whether the node's cache had it; None without a cache.
+            num_retries: Requests to the store beyond the first.
+        """
         with self._lock:
-            if len(self._fetch_s) >= MAX_KEPT:
-                del self._fetch_s[: MAX_KEPT // 2]
-            self._fetch_s.append(seconds)
-            self.num_samples += 1
-            self.num_bytes += num_bytes
-            self.num_reread += is_reread
+            self._fetches.add(seconds)
+            counts = self._counts
+            counts["num_samples"] += 1
+            counts["num_bytes"] += num_bytes
+            counts["num_reread"] += is_reread
+            counts["num_retries"] += num_retries
+            if is_hit is not None:
+                counts["num_cache_hits" if is_hit else "num_cache_misses"] += 1
+
+    def hedged(self, *, is_won: bool) -> None:
+        """Note a second request that was sent, when it is known whether it was the faster."""
+        with self._lock:
+            self._counts["num_hedges"] += 1
+            self._counts["num_hedges_won"] += is_won
 
     def delivered(self, waited_s: float, *, is_stall: bool) -> None:
-        """Note one batch, and whether the ring was empty when it was asked for."""
+        """Note one batch that was handed over just now.
+
+        The time since the one before, less the wait, is taken for the trainer's own step.
+
+        Args:
+            waited_s: Seconds from being asked for the batch.
+            is_stall: Whether it was not ready then.
+        """
+        now = time.monotonic()
         with self._lock:
-            self.num_batches += 1
-            self.num_stalls += is_stall
-            self.stalled_s += waited_s if is_stall else 0.0
+            self._counts["num_batches"] += 1
+            self._counts["num_stalls"] += is_stall
+            self._counts["stalled_s"] += waited_s if is_stall else 0.0
+            if self._delivered_at is not None:
+                self._steps.add(max(0.0, now - self._delivered_at - waited_s))
+            self._delivered_at = now
 
     def report(self, *, ring_depth: int, step_s: float | None = None) -> dict[str, Any]:
         """Summarise, as JSON.
 
         Args:
             ring_depth: Batches that are read ahead.
-            step_s: Time of one training step; with it, says whether the slowest reads outlast
-                what the ring covers.
+            step_s: Seconds of one training step; measured between deliveries without it.
         """
         with self._lock:
-            times = sorted(self._fetch_s)
-            body: dict[str, Any] = {
-                "num_samples": self.num_samples,
-                "num_bytes": self.num_bytes,
-                "num_reread": self.num_reread,
-                "num_batches": self.num_batches,
-                "num_stalls": self.num_stalls,
-                "stalled_s": self.stalled_s,
-            }
-        for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999)):
-            body[f"fetch_{name}_s"] = times[int(share * (len(times) - 1))] if times else None
-        if step_s is not None and times:
-            body["is_too_slow"] = body["fetch_p999_s"] > ring_depth * step_s
-        return body
+            fetches, steps = Histogram(), Histogram()
+            fetches.merge(self._fetches)
+            steps.merge(self._steps)
+            counts = dict(self._counts)
+        return _summary(counts, fetches, steps, ring_depth=ring_depth, step_s=step_s)
+
+
+def _summary(
+    counts: Mapping[str, float],
+    fetches: Histogram,
+    steps: Histogram,
+    *,
+    ring_depth: int,
+    step_s: float | None,
+) -> dict[str, Any]:
+    slowest_s = fetches.quantile_s(QUANTILES["p999"])
+    step_s = steps.quantile_s(0.5) if step_s is None else step_s
+    # The slowest reads outlast what is ready: the trainer will wait for them.
+    is_too_slow = None
+    if slowest_s is not None and step_s is not None:
+        is_too_slow = slowest_s > ring_depth * step_s
+    return {
+        "format": FORMAT,
+        **counts,
+        **{f"fetch_{name}_s": fetches.quantile_s(share) for name, share in QUANTILES.items()},
+        "ring_depth": ring_depth,
+        "step_s": step_s,
+        "is_too_slow": is_too_slow,
+        "fetches": fetches.to_json(),
+        "steps": steps.to_json(),
+    }
+
+
+def merge(reports: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Add up reports of several ranks, or of one rank's sessions; exact, in any order.
+
+    The ring is the shallowest of them; the step's time is the median over all steps.
+
+    Raises:
+        ValueError: No reports, or one of another format.
+    """
+    reports = list(reports)
+    if not reports:
+        raise ValueError("merge of no reports: expected at least one")
+    if strange := {report.get("format") for report in reports} - {FORMAT}:
+        raise ValueError(f"telemetry of formats {sorted(map(str, strange))}: expected {FORMAT}")
+    fetches, steps = Histogram(), Histogram()
+    for report in reports:
+        fetches.merge(Histogram.from_json(report["fetches"]))
+        steps.merge(Histogram.from_json(report["steps"]))
+    counts = {name: sum(report[name] for report in reports) for name in _COUNTS}
+    depth = min(report["ring_depth"] for report in reports)
+    return _summary(counts, fetches, steps, ring_depth=depth, step_s=None)
+
+
+def prometheus(report: Mapping[str, Any], labels: Mapping[str, str]) -> str:
+    """A report in Prometheus' text format.
+
+    Args:
+        report: Of one rank, or merged.
+        labels: Put on every line, as ``run`` and ``rank``.
+    """
+    own = ",".join(f'{name}="{_escaped(value)}"' for name, value in sorted(labels.items()))
+    lines: list[str] = []
+    for name, words in _COUNTS.items():
+        metric = f"wsdata_loader_{_metric_name(name)}_total"
+        lines += [f"# HELP {metric} {words}", f"# TYPE {metric} counter"]
+        lines.append(f"{metric}{{{own}}} {report[name]}")
+    metric = "wsdata_loader_fetch_seconds"
+    lines += [f"# HELP {metric} Seconds of a fetch.", f"# TYPE {metric} histogram"]
+    fetches, seen = Histogram.from_json(report["fetches"]), 0
+    for number, count in enumerate(fetches.counts):
+        seen += count
+        if number % PER_OCTAVE == 0:
+            bound = f'{own}{"," if own else ""}le="{upper_s(number):.6g}"'
+            lines.append(f"{metric}_bucket{{{bound}}} {seen}")
+    lines.append(f'{metric}_bucket{{{own}{"," if own else ""}le="+Inf"}} {fetches.num}')
+    lines += [f"{metric}_sum{{{own}}} {fetches.sum_s}", f"{metric}_count{{{own}}} {fetches.num}"]
+    for name, words in (
+        ("step_s", "Median seconds of a training step."),
+        ("is_too_slow", "Whether p99.9 of fetches exceeds ring depth x step time."),
+    ):
+        if report[name] is not None:
+            metric = f"wsdata_loader_{_metric_name(name)}"
+            lines += [f"# HELP {metric} {words}", f"# TYPE {metric} gauge"]
+            lines.append(f"{metric}{{{own}}} {float(report[name])}")
+    return "\n".join(lines) + "\n"
+
+
+def _metric_name(name: str) -> str:
+    stem = name.removeprefix("num_").removeprefix("is_")
+    return f"{stem.removesuffix('_s')}_seconds" if stem.endswith("_s") else stem
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def export(
+    store: BlobStore, report: Mapping[str, Any], *, run: str, rank: int, session: str, step: int
+) -> str:
+    """Append a rank's report to the inbox; return its key.
+
+    Objects are put once, so that each is a new one: the counts are those since the session began,
+    and the one of the highest step holds all of the session's.
+
+    Args:
+        store: Where to.
+        report: From `Telemetry.report`.
+        run: Name of the training run.
+        rank: Whose it is.
+        session: `Telemetry.session`.
+        step: The step that comes next.
+    """
+    key = f"{TELEMETRY_PREFIX}{run}/rank-{rank:05d}-{session}-{step:012d}.json"
+    body = {**report, "run": run, "rank": rank, "session": session, "step": step}
+    store.put(key, canonical_json(body).encode())
+    return key
 
 
 def report_served(

@@ -1,0 +1,153 @@
+"""Byte ranges of a store's objects into memory of the caller's, checked: from the cache or not.
+
+Every range has a digest, so that it is known whether bytes are right whatever they came from:
+wrong ones are dropped from the cache and read once more from the store. What is still wrong,
+missing or out of reach is an error that says for whom it was wanted.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from wsdata.buffers import ReadWatch, num_bytes, write_at
+from wsdata.errors import IntegrityError, ObjectMissing, StoreError, StoreUnavailable
+from wsdata.loader.cache import NodeCache
+from wsdata.loader.telemetry import Telemetry
+from wsdata.store import BlobStore
+
+
+class Fetcher:
+    """Reads of one rank. Safe to use from threads, and after a fork.
+
+    Args:
+        store: Where the objects lie.
+        cache: The node's, or None.
+        telemetry: Told of every fetch.
+    """
+
+    def __init__(
+        self,
+        store: BlobStore,
+        cache: NodeCache | None = None,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self.store = store
+        self.cache = cache
+        self.telemetry = telemetry or Telemetry()
+
+    def read_into(
+        self,
+        key: str,
+        offset: int,
+        buffers: Sequence[memoryview],
+        *,
+        is_valid: Callable[[], bool],
+        name: Callable[[], str],
+    ) -> None:
+        """Fill buffers, one after the other, with the bytes of an object from `offset` on.
+
+        Args:
+            key: The object.
+            offset: First byte.
+            buffers: Writable and contiguous; on an error they hold anything.
+            is_valid: Whether the buffers hold what was recorded.
+            name: For whom the bytes are wanted, as an error begins: clip, shard and offset.
+
+        Raises:
+            IntegrityError: The bytes are wrong in the store itself, or it has fewer.
+            ObjectMissing: There is no such object.
+            StoreUnavailable: The store failed for longer than reads wait.
+            StoreError: It cannot be read.
+        """
+        began = time.monotonic()
+        wanted = num_bytes(buffers)
+        watch = ReadWatch()
+        try:
+            is_hit, is_right = self._read(key, offset, buffers, is_valid, watch)
+            is_reread = not is_right
+            if is_reread:
+                watch.num_retries += 1
+                self.store.read_into(key, offset, buffers, watch=watch)
+                if not is_valid():
+                    raise IntegrityError(
+                        f"{name()}: {wanted} bytes of {key} at {offset} are not those that were "
+                        f"recorded, read twice from {self.store.address}: delete the object, and "
+                        "copy it anew (`wsdata dataset sync`) or run `wsdata run` to make it again"
+                    )
+        except StoreError as error:
+            raise self._told(error, key, offset + wanted, name) from error
+        self.telemetry.fetched(
+            time.monotonic() - began,
+            wanted,
+            is_reread=is_reread,
+            is_hit=is_hit,
+            num_retries=watch.num_retries,
+        )
+
+    def read(
+        self,
+        key: str,
+        offset: int,
+        length: int,
+        *,
+        is_valid: Callable[[memoryview], bool],
+        name: Callable[[], str],
+    ) -> memoryview:
+        """Return a range in memory of its own; as `read_into`."""
+        buffer = memoryview(bytearray(length))
+        self.read_into(key, offset, [buffer], is_valid=lambda: is_valid(buffer), name=name)
+        return buffer
+
+    def _read(
+        self,
+        key: str,
+        offset: int,
+        buffers: Sequence[memoryview],
+        is_valid: Callable[[], bool],
+        watch: ReadWatch,
+    ) -> tuple[bool | None, bool]:
+        """Read once; return whether the cache had it (None without one), and if it is right."""
+        if self.cache is None:
+            self.store.read_into(key, offset, buffers, watch=watch)
+            return None, is_valid()
+        num_misses = self.cache.num_misses
+        data = self.cache.read(
+            key,
+            offset,
+            num_bytes(buffers),
+            fetch=lambda: self.store.get_range(key, offset, num_bytes(buffers)),
+            is_valid=lambda found: self._is_valid_copy(found, buffers, is_valid),
+        )
+        write_at(buffers, 0, data)
+        return self.cache.num_misses == num_misses, is_valid()
+
+    def _is_valid_copy(
+        self, found: bytes, buffers: Sequence[memoryview], is_valid: Callable[[], bool]
+    ) -> bool:
+        write_at(buffers, 0, found)
+        return len(found) == num_bytes(buffers) and is_valid()
+
+    def _told(
+        self, error: StoreError, key: str, end: int, name: Callable[[], str]
+    ) -> StoreError | IntegrityError:
+        """The same error in words that say for whom the bytes were wanted, and what to do."""
+        where = self.store.address
+        if isinstance(error, ObjectMissing):
+            return ObjectMissing(
+                f"{name()}: {key} is not in {where}: it was deleted, or never copied there. Copy "
+                "it again (`wsdata dataset sync`), make it again (`wsdata run`), or go on without "
+                "these samples (`wsdata dataset patch`); `wsdata dataset pin` keeps the objects of "
+                "a version"
+            )
+        if isinstance(error, StoreUnavailable):
+            return StoreUnavailable(
+                f"{name()}: {where} did not answer: {error}. Nothing is wrong with the data: start "
+                "again from the last state when the store is back"
+            )
+        size = self.store.size(key)
+        if size is not None and size < end:
+            return IntegrityError(
+                f"{name()}: {key} in {where} has {size} bytes, and ends before the {end} that "
+                "were recorded: delete the object, and copy it anew (`wsdata dataset sync`) or run "
+                "`wsdata run` to make it again"
+            )
+        return StoreError(f"{name()}: {error}")

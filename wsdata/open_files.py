@@ -1,0 +1,130 @@
+"""Files that stay open between reads, so that a read costs one system call and not three.
+
+Bounded, and safe to use from threads and after a fork. Reading at an offset moves nothing that
+readers share. What the files are belongs to `store` and `loader.cache`.
+"""
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+MAX_OPEN = 128
+
+
+class _File:
+    __slots__ = ("descriptor", "is_dropped", "num_users")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.num_users = 1
+        self.is_dropped = False
+
+
+class OpenFiles:
+    """Read-only descriptors by path, the least recently used closed first.
+
+    A file that was deleted is opened anew, so that one put in its place is found, and none is
+    told. A forked child begins without any.
+
+    Args:
+        max_open: How many idle ones are kept; at least 1.
+        flags: Of ``os.open``, beside close-on-exec.
+    """
+
+    def __init__(self, max_open: int = MAX_OPEN, flags: int = os.O_RDONLY) -> None:
+        if max_open < 1:
+            raise ValueError(f"{max_open} open files: expected at least 1")
+        self._max_open = max_open
+        self._flags = flags | os.O_CLOEXEC
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, _File] = OrderedDict()
+        _watch(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OpenFiles, (self._max_open, self._flags)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_files"):
+            self.close()
+
+    @contextmanager
+    def opened(self, path: str) -> Iterator[int]:
+        """Hold a descriptor of a file open. Raises what ``os.open`` does."""
+        file = self._acquire(path)
+        try:
+            yield file.descriptor
+        finally:
+            self._release(file)
+
+    def drop(self, path: str) -> None:
+        """Open the file anew the next time."""
+        with self._lock:
+            file = self._files.pop(path, None)
+            if file is not None:
+                _retire(file)
+
+    def close(self) -> None:
+        """Close what nobody reads from, and the rest when its reads end."""
+        with self._lock:
+            while self._files:
+                _retire(self._files.popitem()[1])
+
+    def _acquire(self, path: str) -> _File:
+        with self._lock:
+            file = self._files.get(path)
+            if file is not None and os.fstat(file.descriptor).st_nlink:
+                self._files.move_to_end(path)
+                file.num_users += 1
+                return file
+            if file is not None:  # deleted: another may lie in its place
+                _retire(self._files.pop(path))
+        file = _File(os.open(path, self._flags, 0o600))
+        with self._lock:
+            other = self._files.get(path)
+            if other is not None:  # another thread was faster
+                os.close(file.descriptor)
+                other.num_users += 1
+                return other
+            self._files[path] = file
+            while len(self._files) > self._max_open:
+                _retire(self._files.popitem(last=False)[1])
+        return file
+
+    def _release(self, file: _File) -> None:
+        with self._lock:
+            file.num_users -= 1
+            if file.is_dropped and not file.num_users:
+                os.close(file.descriptor)
+
+    def _begin_anew(self) -> None:
+        """In a forked child: the lock may be held by a thread that is not there."""
+        self._lock = threading.Lock()
+        files, self._files = self._files, OrderedDict()
+        for file in files.values():
+            os.close(file.descriptor)
+
+
+def _retire(file: _File) -> None:
+    file.is_dropped = True
+    if not file.num_users:
+        os.close(file.descriptor)
+
+
+_WATCHED: weakref.WeakSet[OpenFiles] = weakref.WeakSet()
+_registered: list[bool] = []
+
+
+def _watch(files: OpenFiles) -> None:
+    if not _registered:
+        _registered.append(True)
+        os.register_at_fork(after_in_child=_begin_all_anew)
+    _WATCHED.add(files)
+
+
+def _begin_all_anew() -> None:
+    for files in list(_WATCHED):
+        files._begin_anew()
