@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from wsdata.media.audio import AudioTimeline
 from wsdata.media.encode import FPS
-from wsdata.preprocess.framepack import NOT_DUE, Due, PackBuilder, full_range_luma, write_framepack
+from wsdata.preprocess.framepack import NOT_DUE, Due, PackBuilder, full_range_luma
 from wsdata.preprocess.ladder import (
     FAST_FPS,
     FAST_TABLE,
@@ -235,7 +235,7 @@ class ClipOutput:
     def _save_pack(self, builder: PackBuilder) -> dict[str, Any]:
         pack = builder.finish()
         return {
-            "file": self._save("pack.parquet", write_framepack(pack)),
-            "num_color": len(pack.colors),
-            "num_luma": 2 * len(pack.luma_pairs),
+            "file": self._save("pack.parquet", pack.data),
+            "num_color": pack.num_colors,
+            "num_luma": pack.num_luma,
         }

@@ -26,7 +26,7 @@ def _build(times_ms, end_ms, time_base=Fraction(1, 1000)):
         is_color = wants_color(pts, end, 0, time_base)
         color = np.stack([shade] * 3, -1) if is_color else None
         builder.add(pts, end, color, lambda shade=shade: shade)
-    return builder.finish()
+    return read_framepack(builder.finish().data)
 
 
 @pytest.mark.parametrize(("fps", "seconds"), [(24, 2), (30, 5), (60, 8), (25, 10), (10, 4)])
@@ -62,8 +62,8 @@ def test_pairs_by_the_track_are_whole_in_the_clip_that_they_are_in():
         shade = np.full((2, 2), pts, np.uint8)
         builder.add(pts, pts + 1, None, (lambda s=shade: s) if any(due) else None, due)
     shown = [
-        [(int(one.pixels[0, 0]), int(two.pixels[0, 0])) for one, two in each.finish().luma_pairs]
-        for each in builders.values()
+        [(int(one.pixels[0, 0]), int(two.pixels[0, 0])) for one, two in pack.luma_pairs]
+        for pack in (read_framepack(each.finish().data) for each in builders.values())
     ]
     # the pair of 102 and 103 would lie in both
     assert shown[0] == [(pts, pts + 1) for pts in range(6, 102, 12)]
