@@ -15,13 +15,14 @@ from wsdata.digest import sha256_bytes
 from wsdata.errors import IntegrityError, PlanError
 from wsdata.shard.placement import Placement, placement_of
 from wsdata.shard.plan import StepPlan
+from wsdata.shard.plan_atoms import sort_rows
 from wsdata.shard.publish import read_dataset
 from wsdata.store import BlobStore
 
 
 @dataclass(frozen=True, slots=True)
 class OpenVersion:
-    """A dataset version as the loader sees it; `index` is sorted by sample id, as plans count."""
+    """A dataset version as the loader sees it; `index` is sorted as plans count."""
 
     version: str
     plan: StepPlan
@@ -58,7 +59,7 @@ def open_version(store: BlobStore, version: str, *, seed: int | None = None) -> 
             f"index of dataset version {version} ({pointer['index_key']}) has digest {found[:12]}, "
             f"the pointer says {pointer['index_sha256'][:12]}: delete it and run `wsdata run`"
         )
-    index = pl.read_parquet(io.BytesIO(data)).sort("sample_id")
+    index = sort_rows(pl.read_parquet(io.BytesIO(data)))
     plan = StepPlan.from_json(json.loads(store.get(pointer["plan_key"])), index)
     if plan.plan_id != pointer["plan_id"]:
         raise IntegrityError(

@@ -21,6 +21,7 @@ MAX_LENGTH = 2**48  # both halves then stay under 2**25, far from any overflow
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
+_TURN = np.uint64(0xD6E8FEB86659FD93)
 _S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (27, 30, 31, 32))
 
 
@@ -54,13 +55,83 @@ def unpermute(places: I64, length: int, keys: U64) -> I64:
     return _walk(places, length, keys, inverse=True)
 
 
-def _walk(values: I64, length: int, keys: U64, *, inverse: bool) -> I64:
+def permute_near(positions: I64, length: int, keys: U64, *, block: int, window: int) -> I64:
+    """As `permute`, but positions that are near each other come from few blocks of places.
+
+    Whole blocks of `block` places are permuted, and then the places of each `window` in a row
+    among themselves: a window of positions is served from window / block blocks. The places
+    that fill no block stay together; where in the order they come is another for each key.
+
+    Args:
+        positions: Integers in [0, length), shape (n,).
+        length: Size of the permuted range, in [1, MAX_LENGTH].
+        keys: A 64-bit key for each position, shape (n,).
+        block: Places that stay together, at least 1.
+        window: A multiple of `block`.
+
+    Raises:
+        ValueError: A length, a position or a window out of range.
+    """
+    _check_window(length, block, window)
+    _check_range(positions, length)
+    turned = (positions + _turn(keys, length)) % length
+    slots = _within_windows(turned, length, keys, window, inverse=False)
+    return _blocks(slots, length, keys, block, inverse=False)
+
+
+def unpermute_near(places: I64, length: int, keys: U64, *, block: int, window: int) -> I64:
+    """Invert `permute_near`."""
+    _check_window(length, block, window)
+    _check_range(places, length)
+    slots = _blocks(places, length, keys, block, inverse=True)
+    turned = _within_windows(slots, length, keys, window, inverse=True)
+    return (turned - _turn(keys, length)) % length
+
+
+def _check_window(length: int, block: int, window: int) -> None:
     if not 1 <= length <= MAX_LENGTH:
         raise ValueError(f"permutation of {length} items: expected 1 to {MAX_LENGTH}")
+    if block < 1 or window < block or window % block:
+        raise ValueError(f"window {window}: expected a multiple of the block, {block}")
+
+
+def _turn(keys: U64, length: int) -> I64:
+    return (_mix(keys + _TURN) % np.uint64(length)).astype(np.int64)
+
+
+def _within_windows(values: I64, length: int, keys: U64, window: int, *, inverse: bool) -> I64:
+    numbers, inner = np.divmod(values, window)
+    own = _mix(keys + (numbers.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+    out = numbers * window
+    is_whole = (numbers + 1) * window <= length
+    out[is_whole] += _walk(inner[is_whole], window, own[is_whole], inverse=inverse)
+    if rest := length % window:
+        cut = ~is_whole
+        out[cut] += _walk(inner[cut], rest, own[cut], inverse=inverse)
+    return out
+
+
+def _blocks(values: I64, length: int, keys: U64, block: int, *, inverse: bool) -> I64:
+    numbers, inner = np.divmod(values, block)
+    out = values.copy()
+    if num_blocks := length // block:
+        is_whole = numbers < num_blocks
+        moved = _walk(numbers[is_whole], num_blocks, keys[is_whole], inverse=inverse)
+        out[is_whole] = moved * block + inner[is_whole]
+    return out
+
+
+def _check_range(values: I64, length: int) -> None:
     if values.size and (int(values.min()) < 0 or int(values.max()) >= length):
         raise ValueError(
             f"permutation of {length} items: asked for {int(values.min())}..{int(values.max())}"
         )
+
+
+def _walk(values: I64, length: int, keys: U64, *, inverse: bool) -> I64:
+    if not 1 <= length <= MAX_LENGTH:
+        raise ValueError(f"permutation of {length} items: expected 1 to {MAX_LENGTH}")
+    _check_range(values, length)
     rows = math.isqrt(length - 1) + 1
     columns = -(-length // rows)
     network = _network_inverse if inverse else _network

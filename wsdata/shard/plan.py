@@ -6,15 +6,17 @@ word, read on by one batch each time that the bucket's turn comes; the sample is
 permutation of the pool, another for each epoch. Nothing depends on ranks. Pools are (stream,
 bucket, tiers admitted), and a pool goes on from phase to phase where it left off.
 
-Past its last step a plan goes on with its last phase. How weights become counts belongs to
-`plan_mixture`, patches to `plan_exclusion` and `plan_patch`, who reads what to `loader`.
+Past its last step a plan goes on with its last phase. A plan holds some integers for each pool
+and none for a sample: what a sample is called is asked of a `SampleIndex`. How weights become
+counts belongs to `plan_mixture`, patches to `plan_exclusion` and `plan_patch`, who reads what to
+`loader`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -22,8 +24,16 @@ from numpy.typing import NDArray
 
 from wsdata.digest import digest
 from wsdata.errors import PlanError
-from wsdata.shard.permute import hash_values, make_key, permute, unpermute
-from wsdata.shard.plan_exclusion import Patch, served_places
+from wsdata.shard.permute import (
+    hash_values,
+    make_key,
+    permute,
+    permute_near,
+    unpermute,
+    unpermute_near,
+)
+from wsdata.shard.plan_atoms import Atom, SampleIndex, SampleTable
+from wsdata.shard.plan_exclusion import Exclusions, Patch
 from wsdata.shard.plan_mixture import (
     PhaseMix,
     Pool,
@@ -34,76 +44,60 @@ from wsdata.shard.plan_mixture import (
     pool_from_json,
 )
 from wsdata.shard.plan_pools import (
+    PoolRows,
     admit_pools,
+    check_atoms,
     check_pools,
-    pool_rows,
-    sort_index,
-    split_index,
+    pool_atoms,
 )
+from wsdata.shard.plan_records import Draws, Near, PlannedSample, Served, near_of
 from wsdata.shard.plan_schedule import Schedule
 
 I64 = NDArray[np.int64]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _PAIRS_AT_ONCE = 1_000_000  # (epoch, sample) pairs inverted in one go
-
-
-class PlannedSample(NamedTuple):
-    """One slot of one step. `row` counts the index sorted by sample id; `pool` is `pools[pool]`."""
-
-    slot: int
-    sample_id: str
-    clip_id: str
-    stream: str
-    epoch: int
-    pool: int
-    row: int
-
-
-class Served(NamedTuple):
-    """One time that a sample is served."""
-
-    step: int
-    slot: int
-    epoch: int
-
-
-class Draws(NamedTuple):
-    """Slots as arrays of one length: step, slot, pool, epoch, place within the pool."""
-
-    steps: I64
-    slots: I64
-    pools: I64
-    epochs: I64
-    places: I64
+_LOOK_AHEAD = 4096  # steps searched first for the next ones that serve some rows
 
 
 class StepPlan:
-    """See the module docstring. Made by `compile`, `from_json` and `plan_patch.apply_patch`."""
+    """See the module docstring. Made by `compile`, `from_json` and `plan_patch.apply_patch`.
+
+    Attributes:
+        index: Tells what the samples are called.
+        atoms: Those that some pool has, in the order of their rows.
+    """
 
     def __init__(
         self,
-        index: pl.DataFrame,
-        rows: Sequence[I64],
+        index: SampleIndex,
         *,
         seed: int,
+        atoms: Sequence[Atom],
         pools: Sequence[Pool],
         phases: Sequence[PhaseMix],
+        near: Near | None = None,
         patches: Sequence[Patch] = (),
     ) -> None:
         self.index = index
         self.seed = seed
+        self.atoms = tuple(atoms)
         self.pools = tuple(pools)
         self.phases = tuple(phases)
+        self.near = near
         self.patches = tuple(patches)
-        self._rows = tuple(rows)
+        self._rows = [PoolRows(pool_atoms(self.atoms, pool)) for pool in self.pools]
         self._keys = [make_key("pool", seed, pool.name) for pool in self.pools]
+        self._exclusions = [
+            Exclusions(self.patches, i, key=self._keys[i], length=pool.num_samples)
+            for i, pool in enumerate(self.pools)
+        ]
         self.schedule = Schedule(self.phases)
 
     @classmethod
     def compile(
         cls,
-        index_rows: pl.DataFrame,
+        index: SampleIndex | pl.DataFrame,
         *,
         seed: int,
         phases: Sequence[Mapping[str, Any]],
@@ -114,7 +108,7 @@ class StepPlan:
         """Compile the plan of a dataset version.
 
         Args:
-            index_rows: Rows of table ``dataset_index``, in any order.
+            index: What is planned; or rows of table ``dataset_index``, in any order.
             seed: Keys every permutation.
             phases: The recipe's phases, as plain dicts, in the order of training.
             streams: The recipe's streams, as plain dicts.
@@ -128,19 +122,18 @@ class StepPlan:
         """
         if not phases:
             raise PlanError("the recipe declares no phase, so there is no step to plan: add one")
-        index = sort_index(index_rows)
+        source = SampleTable(index) if isinstance(index, pl.DataFrame) else index
         epochs_left = {
             str(stream): exact(section["max_epochs"])
             for stream, section in streams.items()
             if section.get("max_epochs")
         }
-        atoms = split_index(index)
         pools: list[Pool] = []
         mixes: list[PhaseMix] = []
         for phase in phases:
             mix, taken = mix_phase(
                 phase,
-                admit_pools(index, atoms, phase, pools),
+                admit_pools(source.atoms, phase, pools),
                 streams=streams,
                 samples=samples,
                 epochs_left=epochs_left,
@@ -149,12 +142,19 @@ class StepPlan:
             mixes.append(mix)
             for stream in epochs_left:
                 epochs_left[stream] -= taken.get(stream, Fraction(0))
-        rows = [pool_rows(atoms, pool) for pool in pools]
-        return cls(index, rows, seed=seed, pools=pools, phases=mixes)
+        drawn = {id(atom) for pool in pools for atom in pool_atoms(source.atoms, pool)}
+        return cls(
+            source,
+            seed=seed,
+            atoms=[atom for atom in source.atoms if id(atom) in drawn],
+            pools=pools,
+            phases=mixes,
+            near=near_of(samples),
+        )
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], index_rows: pl.DataFrame) -> "StepPlan":
-        """Read what `to_json` wrote, over the rows of the dataset index that it was compiled from.
+    def from_json(cls, data: Mapping[str, Any], index: SampleIndex | pl.DataFrame) -> "StepPlan":
+        """Read what `to_json` wrote, over the index (or its rows) that it was compiled from.
 
         Raises:
             PlanError: Another format version, or the index cannot be the one that was planned.
@@ -162,19 +162,21 @@ class StepPlan:
         if data.get("format_version") != FORMAT_VERSION:
             raise PlanError(
                 f"step plan has format {data.get('format_version')!r}, this code reads "
-                f"{FORMAT_VERSION}: use the release of wsdata that wrote it"
+                f"{FORMAT_VERSION}: use the release of wsdata that wrote it, or plan the next "
+                "dataset version with this one"
             )
-        index = sort_index(index_rows)
-        atoms = split_index(index)
+        source = SampleTable(index) if isinstance(index, pl.DataFrame) else index
+        atoms = [Atom(**atom) for atom in data["atoms"]]
         pools = [pool_from_json(pool) for pool in data["pools"]]
-        rows = [pool_rows(atoms, pool) for pool in pools]
-        check_pools(pools, rows)
+        check_pools(pools, atoms)
+        check_atoms(atoms, source.atoms)
         return cls(
-            index,
-            rows,
+            source,
             seed=int(data["seed"]),
+            atoms=atoms,
             pools=pools,
             phases=[mix_from_json(phase) for phase in data["phases"]],
+            near=Near(**data["near"]) if data["near"] else None,
             patches=[Patch.from_json(patch) for patch in data["patches"]],
         )
 
@@ -183,8 +185,10 @@ class StepPlan:
         return {
             "format_version": FORMAT_VERSION,
             "seed": self.seed,
+            "atoms": [atom.to_json() for atom in self.atoms],
             "pools": [{**asdict(pool), "tiers": list(pool.tiers)} for pool in self.pools],
             "phases": [mix_to_json(phase) for phase in self.phases],
+            "near": self.near._asdict() if self.near else None,
             "patches": [patch.to_json() for patch in self.patches],
         }
 
@@ -206,21 +210,27 @@ class StepPlan:
     @property
     def num_samples(self) -> int:
         """Samples that some phase admits."""
-        return int(np.unique(np.concatenate(self._rows)).size)
+        return sum(atom.num_samples for atom in self.atoms)
 
     def replaced(
-        self, *, seed: int | None = None, patches: Sequence[Patch] | None = None
+        self,
+        *,
+        seed: int | None = None,
+        patches: Sequence[Patch] | None = None,
+        index: SampleIndex | None = None,
     ) -> "StepPlan":
-        """Return the plan with another seed or patch log, over the same pools and mixture.
+        """Return the plan with another seed, patch log or index, over the same mixture.
 
-        Places that a patch excludes stay excluded under another seed.
+        Places that a patch excludes stay excluded under another seed. Another index is another
+        form of the same rows.
         """
         return StepPlan(
-            self.index,
-            self._rows,
+            self.index if index is None else index,
             seed=self.seed if seed is None else seed,
+            atoms=self.atoms,
             pools=self.pools,
             phases=self.phases,
+            near=self.near,
             patches=self.patches if patches is None else patches,
         )
 
@@ -251,7 +261,7 @@ class StepPlan:
         """
         draws = self.draws(step, first_slot=first_slot, end_slot=end_slot)
         rows = self.rows_of(draws)
-        taken = self.index.select("sample_id", "clip_id")[rows].rows()
+        taken = self.index.names(rows)
         columns = (draws.slots, draws.epochs, draws.pools, rows)
         numbers = cast("list[list[int]]", np.stack(columns, axis=1).tolist())
         return [
@@ -273,7 +283,7 @@ class StepPlan:
         for pool in cast("list[int]", np.unique(pools).tolist()):
             mask = pools == pool
             epochs[mask], place = self._place(pool, numbers[mask])
-            places[mask] = self._served(pool, steps[mask], epochs[mask], place)
+            places[mask] = self._exclusions[pool].served(steps[mask], epochs[mask], place)
         return Draws(steps, slots, pools, epochs, places)
 
     def epoch_order(self, pool: int, epoch: int, num: int) -> I64:
@@ -282,23 +292,17 @@ class StepPlan:
         return self._place(pool, np.arange(first, first + num, dtype=np.int64))[1]
 
     def rows_of(self, draws: Draws) -> I64:
-        """Rows (of the index sorted by sample id) that draws are of."""
+        """Rows of the index that draws are of."""
         rows = np.zeros_like(draws.places)
         for pool in cast("list[int]", np.unique(draws.pools).tolist()):
             mask = draws.pools == pool
-            rows[mask] = self._rows[pool][draws.places[mask]]
+            rows[mask] = self._rows[pool].rows(draws.places[mask])
         return rows
 
     def places_of(self, rows: I64) -> dict[int, I64]:
-        """Places of sorted rows in each pool that holds any of them, ascending."""
-        found: dict[int, I64] = {}
-        for pool, mine in enumerate(self._rows):
-            places = np.searchsorted(mine, rows)
-            places = places[places < len(mine)]
-            places = places[np.isin(mine[places], rows)]
-            if places.size:
-                found[pool] = np.unique(places)
-        return found
+        """Places of rows in each pool that holds any of them, ascending."""
+        found = {pool: mine.places(rows) for pool, mine in enumerate(self._rows)}
+        return {pool: places for pool, places in found.items() if places.size}
 
     def where(self, clip_id: str, until_step: int | None = None) -> list[Served]:
         """Every time in steps [0, until_step) that a sample of a clip is served, in order.
@@ -307,62 +311,75 @@ class StepPlan:
             clip_id: A clip of the dataset version; an unknown one is never served.
             until_step: Default: the end of the plan's own steps.
         """
-        rows = (self.index["clip_id"] == clip_id).arg_true().to_numpy().astype(np.int64)
         end = self.num_steps if until_step is None else until_step
+        return self.where_rows(self.index.rows_of_clip(clip_id), until_step=end)
+
+    def where_rows(self, rows: I64, *, until_step: int, from_step: int = 0) -> list[Served]:
+        """Every time in steps [from_step, until_step) that a row is served, in order."""
         found: list[Served] = []
         for pool, places in self.places_of(rows).items():
             # A sample also stands in for excluded ones, so their draws are looked at too.
-            excluded = [p.excluded[pool] for p in self.patches if pool in p.excluded]
-            asked = np.unique(np.concatenate([places, *excluded]))
-            for draws in self.draws_of(pool, asked, until_step=end):
+            asked = np.union1d(places, self._exclusions[pool].touched())
+            for draws in self.draws_of(pool, asked, until_step=until_step, from_step=from_step):
                 mine = np.isin(self.serve(pool, draws), places)
-                found += [
-                    Served(*item)
-                    for item in zip(
-                        cast("list[int]", draws.steps[mine].tolist()),
-                        cast("list[int]", draws.slots[mine].tolist()),
-                        cast("list[int]", draws.epochs[mine].tolist()),
-                        strict=True,
-                    )
-                ]
+                columns = (draws.steps[mine], draws.slots[mine], draws.epochs[mine])
+                numbers = cast("list[list[int]]", np.stack(columns, axis=1).tolist())
+                found += [Served(*item) for item in numbers]
         return sorted(found)
 
-    def draws_of(self, pool: int, places: I64, *, until_step: int) -> Iterator[Draws]:
-        """Every draw of some places of a pool in steps [0, until_step), patches not applied.
+    def steps_of_rows(self, rows: I64, from_step: int, limit: int) -> list[int]:
+        """The next steps, at most `limit` of them, from a step on that serve any of some rows.
+
+        Looks to the end of the plan's own steps, or of one run of the last phase beyond it.
+        """
+        rows = np.asarray(rows, dtype=np.int64)
+        last = max(self.num_steps, from_step + self.phases[-1].num_steps)
+        span = _LOOK_AHEAD
+        while True:
+            end = min(from_step + span, last)
+            served = self.where_rows(rows, until_step=end, from_step=from_step)
+            steps = sorted({item.step for item in served})
+            if len(steps) >= limit or end == last:
+                return steps[:limit]
+            span *= 8
+
+    def draws_of(
+        self, pool: int, places: I64, *, until_step: int, from_step: int = 0
+    ) -> Iterator[Draws]:
+        """Every draw of some places of a pool in steps [from_step, until_step), unpatched.
 
         Yields in chunks, in no order that matters.
         """
         length = self.pools[pool].num_samples
-        stride = max(1, _PAIRS_AT_ONCE // len(places))
-        for use in self.schedule.uses(pool, until_step):
+        stride = max(1, _PAIRS_AT_ONCE // max(len(places), 1))
+        for use in self.schedule.uses(pool, until_step, from_step):
             last_epoch = (use.end - 1) // length
-            for first in range(use.base // length, last_epoch + 1, stride):
+            for first in range(use.first // length, last_epoch + 1, stride):
                 span = np.arange(first, min(first + stride, last_epoch + 1), dtype=np.int64)
                 epochs, tiled = np.repeat(span, len(places)), np.tile(places, len(span))
-                positions = unpermute(tiled, length, hash_values(epochs, self._keys[pool]))
-                numbers = epochs * length + positions
-                inside = (numbers >= use.base) & (numbers < use.end)
+                numbers = epochs * length + self._position(pool, epochs, tiled)
+                inside = (numbers >= use.first) & (numbers < use.end)
                 steps, slots = self.schedule.slots_of(use, numbers[inside])
                 pools = np.full_like(steps, pool)
                 yield Draws(steps, slots, pools, epochs[inside], tiled[inside])
 
     def serve(self, pool: int, draws: Draws) -> I64:
         """Places that are served for draws of one pool once the patches are applied."""
-        return self._served(pool, draws.steps, draws.epochs, draws.places)
+        return self._exclusions[pool].served(draws.steps, draws.epochs, draws.places)
 
     def _place(self, pool: int, numbers: I64) -> tuple[I64, I64]:
         """Epoch and place of a pool's draws by their running number, patches not applied."""
         length = self.pools[pool].num_samples
         epochs, positions = np.divmod(numbers, length)
-        return epochs, permute(positions, length, hash_values(epochs, self._keys[pool]))
+        keys = hash_values(epochs, self._keys[pool])
+        if self.near is None:
+            return epochs, permute(positions, length, keys)
+        return epochs, permute_near(positions, length, keys, **self.near._asdict())
 
-    def _served(self, pool: int, steps: I64, epochs: I64, places: I64) -> I64:
-        return served_places(
-            self.patches,
-            pool,
-            key=self._keys[pool],
-            length=self.pools[pool].num_samples,
-            steps=steps,
-            epochs=epochs,
-            places=places,
-        )
+    def _position(self, pool: int, epochs: I64, places: I64) -> I64:
+        """Position in its epoch of each place: the inverse of `_place`."""
+        length = self.pools[pool].num_samples
+        keys = hash_values(epochs, self._keys[pool])
+        if self.near is None:
+            return unpermute(places, length, keys)
+        return unpermute_near(places, length, keys, **self.near._asdict())

@@ -21,17 +21,13 @@ MAX_STREAM_PERIOD = 16384  # ... and that a stream can have of the draws of one 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pool:
-    """Samples of one stream, bucket and set of tiers, served once each per epoch.
-
-    `digest` is the sha256 of the sorted sample ids, each followed by a newline.
-    """
+    """Samples of one stream, bucket and set of tiers, served once each per epoch."""
 
     stream: str
     bucket: str
     tiers: tuple[str, ...]
     num_samples: int
     num_tokens: int
-    digest: str
 
     @property
     def name(self) -> str:

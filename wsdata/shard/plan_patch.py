@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from typing import NamedTuple, cast
 
 import numpy as np
-import polars as pl
 
 from wsdata.errors import PlanError
 from wsdata.shard.plan import StepPlan
-from wsdata.shard.plan_exclusion import Patch
+from wsdata.shard.plan_exclusion import Patch, Places, num_excluded
 
 _NAMED = 5
 
@@ -41,24 +40,23 @@ def apply_patch(plan: StepPlan, excluded_sample_ids: Iterable[str], from_step: i
     if from_step < 0:
         raise ValueError(f"patch from step {from_step}: steps count from 0")
     wanted = sorted(set(excluded_sample_ids))
-    rows = plan.index["sample_id"].is_in(wanted).arg_true().to_numpy().astype(np.int64)
-    if len(rows) != len(wanted):
-        found = set(cast("list[str]", plan.index["sample_id"].gather(rows).to_list()))
-        unknown = [sample_id for sample_id in wanted if sample_id not in found]
+    rows = plan.index.rows_of_samples(wanted)
+    unknown = [sample_id for sample_id, row in zip(wanted, rows, strict=True) if row < 0]
+    if unknown:
         raise PlanError(
             f"{len(unknown)} of {len(wanted)} samples to exclude are not in this dataset version, "
             f"such as {unknown[:_NAMED]}: name samples of its index"
         )
-    patch = Patch(from_step=from_step, excluded=plan.places_of(rows))
-    for pool, places in patch.excluded.items():
-        gone = [earlier.excluded[pool] for earlier in plan.patches if pool in earlier.excluded]
+    excluded = {pool: Places.of(places) for pool, places in plan.places_of(rows).items()}
+    patches = [*plan.patches, Patch(from_step=from_step, excluded=excluded)]
+    for pool in excluded:
         length = plan.pools[pool].num_samples
-        if np.unique(np.concatenate([places, *gone])).size == length:
+        if num_excluded(patches, pool) == length:
             raise PlanError(
                 f"the patch excludes all {length} samples of pool {plan.pools[pool].name}, so its "
                 "slots could not be filled: cut a new dataset version without them"
             )
-    return plan.replaced(patches=[*plan.patches, patch])
+    return plan.replaced(patches=patches)
 
 
 def changed_slots(before: StepPlan, after: StepPlan, until_step: int) -> list[ChangedSlot]:
@@ -80,7 +78,7 @@ def changed_slots(before: StepPlan, after: StepPlan, until_step: int) -> list[Ch
     changes: list[ChangedSlot] = []
     for pool in range(len(before.pools)):
         touched = [
-            patch.excluded[pool]
+            patch.excluded[pool].all()
             for patch in (*before.patches, *after.patches)
             if pool in patch.excluded
         ]
@@ -91,18 +89,18 @@ def changed_slots(before: StepPlan, after: StepPlan, until_step: int) -> list[Ch
         ):
             served = [plan.serve(pool, draws) for plan in (before, after)]
             moved = served[0] != served[1]
-            ids = [
-                before.index["sample_id"].gather(before.rows_of(draws._replace(places=places)))
-                for places in served
+            rows = [before.rows_of(draws._replace(places=places))[moved] for places in served]
+            names = [before.index.names(each) for each in rows]
+            numbers = zip(
+                cast("list[int]", draws.steps[moved].tolist()),
+                cast("list[int]", draws.slots[moved].tolist()),
+                cast("list[int]", draws.epochs[moved].tolist()),
+                names[0],
+                names[1],
+                strict=True,
+            )
+            changes += [
+                ChangedSlot(step, slot, epoch, was[0], now[0])
+                for step, slot, epoch, was, now in numbers
             ]
-            table = pl.DataFrame(
-                {
-                    "step": draws.steps,
-                    "slot": draws.slots,
-                    "epoch": draws.epochs,
-                    "before": ids[0],
-                    "after": ids[1],
-                }
-            ).filter(pl.Series(moved))
-            changes += [ChangedSlot(*row) for row in table.iter_rows()]
     return sorted(changes)

@@ -1,129 +1,135 @@
-"""Pools as arrays: which rows of a dataset index a pool holds, and what a phase admits.
+"""Pools as ranges of rows: which atoms a phase admits, and how places in a pool map to rows.
 
-Rows count the index sorted by sample id, so a pool needs no list of ids of its own.
+Place p of a pool is its p-th row in ascending order, over all its ranges.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, cast
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from wsdata.errors import PlanError
+from wsdata.shard.plan_atoms import Atom
 from wsdata.shard.plan_mixture import Pool
 
 I64 = NDArray[np.int64]
-Atom = tuple[str, str, str]  # stream, bucket, tier
-
-_COLUMNS = ("sample_id", "clip_id", "stream", "bucket", "tier", "num_tokens")
-_ROWS_AT_ONCE = 1_000_000
 
 
-def sort_index(index_rows: pl.DataFrame) -> pl.DataFrame:
-    """Keep what a plan needs of a dataset index, sorted by sample id.
+class PoolRows:
+    """The rows of one pool, as a few ranges."""
 
-    Raises:
-        PlanError: A sample occurs twice.
-    """
-    index = index_rows.select(_COLUMNS).sort("sample_id").rechunk()
-    twice = index.filter(pl.col("sample_id") == pl.col("sample_id").shift())
-    if twice.height:
-        raise PlanError(
-            f"the dataset index lists samples twice, such as {twice['sample_id'].head(3).to_list()}"
-            ": rebuild it before planning"
-        )
-    return index
+    def __init__(self, atoms: Sequence[Atom]) -> None:
+        """Take the pool's atoms, in the order of their rows."""
+        self.num_samples = sum(atom.num_samples for atom in atoms)
+        self._firsts: I64 = np.array([atom.first_row for atom in atoms], dtype=np.int64)
+        self._sizes: I64 = np.array([atom.num_samples for atom in atoms], dtype=np.int64)
+        self._bases: I64 = np.cumsum(self._sizes) - self._sizes
 
+    def rows(self, places: I64) -> I64:
+        """Row of each place in [0, num_samples)."""
+        ranges = np.searchsorted(self._bases, places, side="right") - 1
+        return places - self._bases[ranges] + self._firsts[ranges]
 
-def split_index(index: pl.DataFrame) -> dict[Atom, I64]:
-    """Rows of each (stream, bucket, tier), ascending, from an index that `sort_index` made."""
-    groups = (
-        index.lazy()
-        .with_row_index("row")
-        .group_by("stream", "bucket", "tier")
-        .agg(pl.col("row").cast(pl.Int64))
-        .collect()
-    )
-    rows = groups["row"]
-    names = cast("list[Atom]", groups.select("stream", "bucket", "tier").rows())
-    return {name: np.sort(rows[number].to_numpy()) for number, name in enumerate(names)}
+    def places(self, rows: I64) -> I64:
+        """Places of those rows that are the pool's, ascending."""
+        ranges = np.searchsorted(self._firsts, rows, side="right") - 1
+        inner = rows - self._firsts[ranges]
+        is_mine = (ranges >= 0) & (inner < self._sizes[ranges])
+        return np.unique(self._bases[ranges[is_mine]] + inner[is_mine])
 
 
-def pool_rows(atoms: Mapping[Atom, I64], pool: Pool) -> I64:
-    """Rows of a pool, ascending."""
-    found = [atoms[pool.stream, pool.bucket, tier] for tier in pool.tiers
-             if (pool.stream, pool.bucket, tier) in atoms]  # fmt: skip
-    return np.sort(np.concatenate(found)) if found else np.zeros(0, dtype=np.int64)
+def pool_atoms(atoms: Sequence[Atom], pool: Pool) -> list[Atom]:
+    """Atoms of a pool, in the order of their rows."""
+    return [
+        atom
+        for atom in atoms
+        if (atom.stream, atom.bucket) == (pool.stream, pool.bucket) and atom.tier in pool.tiers
+    ]
 
 
 def admit_pools(
-    index: pl.DataFrame, atoms: Mapping[Atom, I64], phase: Mapping[str, Any], pools: list[Pool]
+    atoms: Sequence[Atom], phase: Mapping[str, Any], pools: list[Pool]
 ) -> dict[int, Pool]:
     """Find the pools that a phase admits, by index in `pools`; new ones are appended to it.
 
     A pool names only the tiers that it has samples of, so phases that admit the same samples
     share the pool and go on with its epochs.
     """
-    present: dict[tuple[str, str], list[str]] = {}
-    for stream, bucket, tier in sorted(atoms):
-        is_weighted = phase["weights"].get(stream, 0) > 0
-        if is_weighted and tier in phase["tiers"] and bucket.split("/")[0] in phase["rungs"]:
-            present.setdefault((stream, bucket), []).append(tier)
+    present: dict[tuple[str, str], list[Atom]] = {}
+    for atom in sorted(atoms, key=lambda atom: (atom.stream, atom.bucket, atom.tier)):
+        is_weighted = phase["weights"].get(atom.stream, 0) > 0
+        if is_weighted and atom.tier in phase["tiers"] and _rung(atom) in phase["rungs"]:
+            present.setdefault((atom.stream, atom.bucket), []).append(atom)
     known = {(pool.stream, pool.bucket, pool.tiers): i for i, pool in enumerate(pools)}
     admitted: dict[int, Pool] = {}
-    for (stream, bucket), tiers in present.items():
-        name = (stream, bucket, tuple(tiers))
+    for (stream, bucket), members in present.items():
+        name = (stream, bucket, tuple(atom.tier for atom in members))
         if name not in known:
             known[name] = len(pools)
-            pools.append(_make_pool(index, atoms, *name))
+            pools.append(_make_pool(members))
         admitted[known[name]] = pools[known[name]]
     return admitted
 
 
-def check_pools(pools: Sequence[Pool], rows: Sequence[I64]) -> None:
-    """Refuse an index that cannot be the one that was planned.
+def check_pools(pools: Sequence[Pool], atoms: Sequence[Atom]) -> None:
+    """Refuse a plan whose pools are not made of its atoms.
 
     Raises:
-        PlanError: A pool has another number of samples.
+        PlanError: A pool has another number of samples, or atoms overlap.
     """
-    for pool, found in zip(pools, rows, strict=True):
-        if len(found) != pool.num_samples:
+    for one, other in pairwise(atoms):
+        if other.first_row < one.end_row:
             raise PlanError(
-                f"pool {pool.name} has {len(found)} samples in this dataset index, "
-                f"{pool.num_samples} were planned: read the index that the plan was made from"
+                f"atoms of {one.bucket} {one.stream} {one.tier} and {other.bucket} {other.stream} "
+                f"{other.tier} have rows in common: the plan was not written by wsdata"
+            )
+    for pool in pools:
+        found = sum(atom.num_samples for atom in pool_atoms(atoms, pool))
+        if found != pool.num_samples:
+            raise PlanError(
+                f"pool {pool.name} has {found} samples in its atoms, {pool.num_samples} were "
+                "planned: the plan was not written by wsdata"
             )
 
 
-def digest_ids(ids: pl.Series) -> str:
-    """Return the sha256 of sample ids, each followed by a newline."""
-    state = hashlib.sha256()
-    for low in range(0, len(ids), _ROWS_AT_ONCE):
-        part = cast("list[str]", ids.slice(low, _ROWS_AT_ONCE).to_list())
-        state.update("".join(f"{sample_id}\n" for sample_id in part).encode())
-    return state.hexdigest()
+def check_atoms(planned: Sequence[Atom], indexed: Sequence[Atom]) -> None:
+    """Refuse an index that cannot be the one that was planned.
+
+    Raises:
+        PlanError: A planned atom is not in the index, or is another one there.
+    """
+    there = {(atom.bucket, atom.stream, atom.tier): atom for atom in indexed}
+    for atom in planned:
+        found = there.get((atom.bucket, atom.stream, atom.tier))
+        if found == atom:
+            continue
+        told = "no samples" if found is None else f"{found.num_samples} samples"
+        if found is not None and found.num_samples == atom.num_samples:
+            told = "other samples, or the same in other rows,"
+        raise PlanError(
+            f"{atom.bucket}, stream {atom.stream}, tier {atom.tier} has {told} in this dataset "
+            f"index, {atom.num_samples} were planned: read the index that the plan was made from"
+        )
 
 
-def _make_pool(
-    index: pl.DataFrame,
-    atoms: Mapping[Atom, I64],
-    stream: str,
-    bucket: str,
-    tiers: tuple[str, ...],
-) -> Pool:
-    bare = Pool(stream=stream, bucket=bucket, tiers=tiers, num_samples=0, num_tokens=0, digest="")
-    rows = pool_rows(atoms, bare)
-    num_tokens = int(index["num_tokens"].gather(rows).sum())
+def _rung(atom: Atom) -> str:
+    return atom.bucket.split("/")[0]
+
+
+def _make_pool(atoms: Sequence[Atom]) -> Pool:
+    num_samples = sum(atom.num_samples for atom in atoms)
+    num_tokens = sum(atom.num_tokens for atom in atoms)
     if num_tokens < 1:
         raise PlanError(
-            f"stream {stream!r}, bucket {bucket}: {len(rows)} samples count {num_tokens} latent "
-            "tokens, so no share can be worked out: rebuild the manifest"
+            f"stream {atoms[0].stream!r}, bucket {atoms[0].bucket}: {num_samples} samples count "
+            f"{num_tokens} latent tokens, so no share can be worked out: rebuild the manifest"
         )
-    return replace(
-        bare,
-        num_samples=len(rows),
+    return Pool(
+        stream=atoms[0].stream,
+        bucket=atoms[0].bucket,
+        tiers=tuple(atom.tier for atom in atoms),
+        num_samples=num_samples,
         num_tokens=num_tokens,
-        digest=digest_ids(index["sample_id"].gather(rows)),
     )

@@ -26,12 +26,13 @@ class Turn(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A pool within a phase: draws [base, end) of the pool are made there."""
+    """A pool within a phase, or a part of it: draws [first, end) of the pool are made there."""
 
     phase: int
     mix: int
     letter: int  # of the pool in the bucket's stream word
-    base: int
+    start: int  # first draw of the whole phase
+    first: int
     end: int
 
 
@@ -45,7 +46,7 @@ class Schedule:
             self._starts.append(self._starts[-1] + phase.num_steps)
         self._bucket_words: dict[int, Word] = {}
         self._stream_words: dict[tuple[int, int], Word] = {}
-        self._bases: dict[tuple[int, int], int] = {}
+        self._draws_before: dict[tuple[int, int], int] = {}
 
     @property
     def num_steps(self) -> int:
@@ -77,26 +78,29 @@ class Schedule:
         """Pool of each slot of a step, and how often that pool was drawn before, ever."""
         places = turn.number * turn.bucket.batch_size + slots
         letters, counts = self._stream_word(turn.phase, turn.mix).at(places)
-        bases = np.array([self._base(turn.phase, p) for p in turn.bucket.pools], dtype=np.int64)
+        bases = np.array([self._start(turn.phase, p) for p in turn.bucket.pools], dtype=np.int64)
         return np.array(turn.bucket.pools, dtype=np.int64)[letters], bases[letters] + counts
 
     def slots_of(self, use: Use, numbers: I64) -> tuple[I64, I64]:
-        """Step and slot of a pool's draws by running number, all in [use.base, use.end)."""
-        places = self._stream_word(use.phase, use.mix).find(use.letter, numbers - use.base)
+        """Step and slot of a pool's draws by running number, all in [use.first, use.end)."""
+        places = self._stream_word(use.phase, use.mix).find(use.letter, numbers - use.start)
         turns, slots = np.divmod(places, self.phases[use.phase].buckets[use.mix].batch_size)
         return self._starts[use.phase] + self._bucket_word(use.phase).find(use.mix, turns), slots
 
-    def uses(self, pool: int, until_step: int) -> Iterator[Use]:
-        """Where a pool is drawn from in steps [0, until_step), phase by phase."""
+    def uses(self, pool: int, until_step: int, from_step: int = 0) -> Iterator[Use]:
+        """Where a pool is drawn from in steps [from_step, until_step), phase by phase."""
         for phase, content in enumerate(self.phases):
             is_last = phase == len(self.phases) - 1
             stop = until_step if is_last else min(until_step, self._starts[phase + 1])
-            num_steps = stop - self._starts[phase]
+            begin, num_steps = max(from_step - self._starts[phase], 0), stop - self._starts[phase]
             for mix, bucket in enumerate(content.buckets):
-                if pool in bucket.pools and num_steps > 0:
-                    base, drawn = self._base(phase, pool), self.num_drawn(phase, pool, num_steps)
-                    if drawn:
-                        yield Use(phase, mix, bucket.pools.index(pool), base, base + drawn)
+                if pool in bucket.pools and num_steps > begin:
+                    start = self._start(phase, pool)
+                    before = self.num_drawn(phase, pool, begin)
+                    drawn = self.num_drawn(phase, pool, num_steps)
+                    if drawn > before:
+                        letter = bucket.pools.index(pool)
+                        yield Use(phase, mix, letter, start, start + before, start + drawn)
 
     def num_drawn(self, phase: int, pool: int, num_steps: int) -> int:
         """How often a pool is drawn in the first `num_steps` steps of a phase."""
@@ -107,14 +111,14 @@ class Schedule:
                 return word.count(bucket.pools.index(pool), turns * bucket.batch_size)
         return 0
 
-    def _base(self, phase: int, pool: int) -> int:
+    def _start(self, phase: int, pool: int) -> int:
         """Draws of a pool in all phases before one."""
-        if (phase, pool) not in self._bases:
-            self._bases[phase, pool] = sum(
+        if (phase, pool) not in self._draws_before:
+            self._draws_before[phase, pool] = sum(
                 self.num_drawn(earlier, pool, self.phases[earlier].num_steps)
                 for earlier in range(phase)
             )
-        return self._bases[phase, pool]
+        return self._draws_before[phase, pool]
 
     def _bucket_word(self, phase: int) -> Word:
         if phase not in self._bucket_words:

@@ -19,7 +19,7 @@ from wsdata.shard.plan_mixture import PhaseMix
 from wsdata.shard.publish import dataset_key, index_key, publish_dataset
 from wsdata.tables import rows_of
 
-CODE_VERSION = "step-plan-2"
+CODE_VERSION = "step-plan-3"
 NUM_PROOF_STEPS = 50
 MAX_WALKED = 200_000  # draws of each pool that the proof walks in an epoch
 

@@ -34,13 +34,13 @@ def test_cursor_of_another_plan_is_refused(plan):
 
 
 def test_a_patch_that_begins_later_is_taken_and_one_that_rewrites_the_past_is_not(plan):
-    patched = apply_patch(plan, plan.index["sample_id"].head(2), 10)
+    patched = apply_patch(plan, plan.index.frame["sample_id"].head(2), 10)
     assert resume_step(patched, make_cursor(plan, 10)) == 10
     with pytest.raises(CursorError, match="has passed step 10"):
         resume_step(patched, make_cursor(plan, 11))
-    again = apply_patch(patched, plan.index["sample_id"].tail(1), 20)
+    again = apply_patch(patched, plan.index.frame["sample_id"].tail(1), 20)
     assert resume_step(again, make_cursor(patched, 20)) == 20
-    other = apply_patch(plan, plan.index["sample_id"].tail(1), 10)
+    other = apply_patch(plan, plan.index.frame["sample_id"].tail(1), 10)
     with pytest.raises(CursorError, match="belongs to plan"):
         resume_step(again, make_cursor(other, 15))
     with pytest.raises(CursorError, match="belongs to plan"):

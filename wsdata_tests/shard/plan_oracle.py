@@ -61,7 +61,7 @@ def walk(rows, *, seed, phases, streams, samples, num_steps):
 
     Knows no epoch caps. `rows` are dicts as in the dataset index.
     """
-    rows = sorted(rows, key=lambda row: row["sample_id"])
+    rows = sorted(rows, key=lambda row: (row["tier"], row["sample_id"]))
     drawn = {}
     step = 0
     for number, phase in enumerate(phases):

@@ -74,10 +74,10 @@ def test_patches_change_excluded_slots_alone_and_are_accounted_for(mix, data):
 
 def _members(plan, pool):
     content = plan.pools[pool]
-    rows = plan.index.filter(
-        (plan.index["stream"] == content.stream)
-        & (plan.index["bucket"] == content.bucket)
-        & plan.index["tier"].is_in(list(content.tiers))
+    rows = plan.index.frame.filter(
+        (plan.index.frame["stream"] == content.stream)
+        & (plan.index.frame["bucket"] == content.bucket)
+        & plan.index.frame["tier"].is_in(list(content.tiers))
     )
     return set(rows["sample_id"])
 
@@ -94,7 +94,7 @@ def plan():
 
 
 def test_patched_plan_has_its_own_id_and_reads_back(plan):
-    patched = apply_patch(plan, [plan.index["sample_id"][3]], 7)
+    patched = apply_patch(plan, [plan.index.frame["sample_id"][3]], 7)
     assert patched.plan_id != plan.plan_id
     assert patched.base_plan_id == plan.plan_id
     stored = StepPlan.from_json(json.loads(json.dumps(patched.to_json())), plan.index)
@@ -104,16 +104,19 @@ def test_patched_plan_has_its_own_id_and_reads_back(plan):
 
 
 def test_substitutes_spread_over_what_the_pool_has_left(plan):
-    gone = plan.index.filter(plan.index["tier"] == "T0")["sample_id"].to_list()
+    gone = plan.index.frame.filter(plan.index.frame["tier"] == "T0")["sample_id"].to_list()
     patched = apply_patch(plan, gone[:9], 0)
     left = {s.sample_id for step in range(20) for s in patched.samples(step)}
-    assert left == {gone[9], *plan.index.filter(plan.index["tier"] == "T1")["sample_id"]}
+    assert left == {
+        gone[9],
+        *plan.index.frame.filter(plan.index.frame["tier"] == "T1")["sample_id"],
+    }
 
 
 def test_impossible_patches_are_refused(plan):
     with pytest.raises(PlanError, match=r"1 of 2 samples to exclude are not in.*'nothing'"):
-        apply_patch(plan, [plan.index["sample_id"][0], "nothing"], 0)
-    tops = plan.index.filter(plan.index["tier"] == "T1")["sample_id"].to_list()
+        apply_patch(plan, [plan.index.frame["sample_id"][0], "nothing"], 0)
+    tops = plan.index.frame.filter(plan.index.frame["tier"] == "T1")["sample_id"].to_list()
     half = apply_patch(plan, tops[:2], 5)
     with pytest.raises(PlanError, match=r"excludes all 4 samples of pool .*T1.*cut a new"):
         apply_patch(half, tops[2:], 9)

@@ -1,0 +1,356 @@
+"""Packed tables: fixed-width records in blocks, read by ranges of bytes and never as a whole.
+
+A table is a row of immutable objects (parts) of the same number of records. A part is its blocks
+of little-endian records, then the xxh3 of each block, then the key of each block's first record
+(fences). What describes a table, its section, is JSON of some bytes a part; it carries digests
+of the two lists, so all that is read is checked, and nothing is read that is not asked for. What
+records mean belongs to `training_index`.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from wsdata.digest import sha256_bytes
+from wsdata.errors import IntegrityError, StoreError
+from wsdata.store import BlobStore
+
+I64 = NDArray[np.int64]
+Records = NDArray[np.void]
+Key = bytes | int
+ReadRange = Callable[[str, int, int], bytes]  # key, offset, length
+
+ROWS_PER_PART = 1 << 18
+DEFAULT_CACHE_BYTES = 16 << 20
+
+_DIGEST_BYTES = 8
+
+
+class Part(NamedTuple):
+    """One object of a table.
+
+    Attributes:
+        sha256: Of its bytes, which its object key is made of.
+        first_key: Key of its first record: text, or a number.
+        digests_xxh3: Of its list of block digests.
+        fences_xxh3: Of its list of fences.
+    """
+
+    sha256: str
+    first_key: str | int
+    digests_xxh3: str
+    fences_xxh3: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """What describes a table.
+
+    Attributes:
+        name: What errors and object keys call it.
+        fields: (name, numpy type) of each field of a record, little-endian.
+        key: The field that records are searched by, or "" where they are not.
+        num_rows: Records in all.
+        rows_per_block: Records in each block; the last of all may have fewer.
+        rows_per_part: Records in each part, a multiple of those in a block; the last may have less.
+        parts: The parts, in order.
+    """
+
+    name: str
+    fields: tuple[tuple[str, str], ...]
+    key: str
+    num_rows: int
+    rows_per_block: int
+    rows_per_part: int
+    parts: tuple[Part, ...]
+
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """Type of a record."""
+        return np.dtype(list(self.fields))
+
+    @property
+    def object_keys(self) -> list[str]:
+        """Object key of each part."""
+        return [part_key(self.name, part.sha256) for part in self.parts]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able form."""
+        return {
+            "name": self.name,
+            "fields": [list(each) for each in self.fields],
+            "key": self.key,
+            "num_rows": self.num_rows,
+            "rows_per_block": self.rows_per_block,
+            "rows_per_part": self.rows_per_part,
+            "parts": [list(part) for part in self.parts],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Section":
+        """Read what `to_json` wrote."""
+        body = dict(data)
+        body["fields"] = tuple((str(name), str(kind)) for name, kind in body["fields"])
+        body["parts"] = tuple(Part(*part) for part in body["parts"])
+        return cls(**body)
+
+
+def part_key(name: str, sha256: str) -> str:
+    """Object key of a part of a table by the sha256 of its bytes."""
+    return f"training/index/{sha256[:2]}/{sha256}.{name}"
+
+
+class PackedWriter:
+    """Writes a table, part by part; holds one part in memory."""
+
+    def __init__(
+        self,
+        store: BlobStore,
+        name: str,
+        fields: Sequence[tuple[str, str]],
+        *,
+        key: str = "",
+        rows_per_block: int,
+        rows_per_part: int = ROWS_PER_PART,
+    ) -> None:
+        if rows_per_part % rows_per_block:
+            raise ValueError(f"{rows_per_part} rows a part: not a multiple of {rows_per_block}")
+        self._store, self._name, self._key = store, name, key
+        self._fields = tuple(fields)
+        self._rows_per_block, self._rows_per_part = rows_per_block, rows_per_part
+        self._filling = np.zeros(rows_per_part, np.dtype(list(self._fields)))
+        self._num_filled = 0
+        self._num_rows = 0
+        self._parts: list[Part] = []
+        self.sizes: list[int] = []  # bytes of each part
+
+    def add(self, records: Records) -> None:
+        """Append records, which are in the order of their key."""
+        done = 0
+        while done < len(records):
+            taken = min(self._rows_per_part - self._num_filled, len(records) - done)
+            self._filling[self._num_filled : self._num_filled + taken] = records[
+                done : done + taken
+            ]
+            self._num_filled += taken
+            done += taken
+            if self._num_filled == self._rows_per_part:
+                self._flush()
+        self._num_rows += len(records)
+
+    def close(self) -> Section:
+        """Write what is left, and describe the table."""
+        if self._num_filled:
+            self._flush()
+        return Section(
+            name=self._name,
+            fields=self._fields,
+            key=self._key,
+            num_rows=self._num_rows,
+            rows_per_block=self._rows_per_block,
+            rows_per_part=self._rows_per_part,
+            parts=tuple(self._parts),
+        )
+
+    def _flush(self) -> None:
+        records = self._filling[: self._num_filled]
+        self._num_filled = 0
+        size = self._rows_per_block * records.itemsize
+        blocks = records.view(np.uint8).data
+        digests = np.array(
+            [
+                xxhash.xxh3_64_intdigest(blocks[low : low + size])
+                for low in range(0, len(blocks), size)
+            ],
+            dtype="<u8",
+        ).tobytes()
+        firsts = records[self._key][:: self._rows_per_block] if self._key else None
+        fences = firsts.tobytes() if firsts is not None else b""
+        data = b"".join((blocks, digests, fences))
+        sha256 = sha256_bytes(data)
+        self._store.put(part_key(self._name, sha256), data)
+        self.sizes.append(len(data))
+        first = _plain(firsts[0]) if firsts is not None else 0
+        self._parts.append(
+            Part(
+                sha256,
+                first.decode() if isinstance(first, bytes) else first,
+                xxhash.xxh3_64_hexdigest(digests),
+                xxhash.xxh3_64_hexdigest(fences),
+            )
+        )
+
+
+class BlockCache:
+    """Pieces of packed tables that were read last, in a bound of bytes; for any thread."""
+
+    def __init__(self, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._pieces: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._num_bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[str, int], read: Callable[[], bytes]) -> bytes:
+        """Return a piece, read by the first who asks; two who ask at once may both read it."""
+        with self._lock:
+            piece = self._pieces.get(key)
+            if piece is not None:
+                self._pieces.move_to_end(key)
+                return piece
+        piece = read()
+        with self._lock:
+            if key not in self._pieces and len(piece) <= self._max_bytes:
+                self._pieces[key] = piece
+                self._num_bytes += len(piece)
+            while self._num_bytes > self._max_bytes:
+                _, dropped = self._pieces.popitem(last=False)
+                self._num_bytes -= len(dropped)
+        return piece
+
+
+class PackedTable:
+    """Reads a table; nothing is read before it is asked for."""
+
+    def __init__(self, section: Section, read: ReadRange, cache: BlockCache) -> None:
+        self.section = section
+        self._read, self._cache = read, cache
+        self._dtype = section.dtype
+        self._block_bytes = section.rows_per_block * self._dtype.itemsize
+        self._keys = section.object_keys
+        self._key_type = self._dtype[section.key] if section.key else np.dtype("u1")
+
+    def take(self, rows: I64) -> Records:
+        """Return the records of some rows, in the order asked for.
+
+        Raises:
+            IndexError: A row that the table does not have.
+            IntegrityError: Bytes are damaged in the store; object and block are named.
+        """
+        rows = np.asarray(rows, dtype=np.int64)
+        out = np.zeros(len(rows), self._dtype)
+        if not len(rows):
+            return out
+        if int(rows.min()) < 0 or int(rows.max()) >= self.section.num_rows:
+            raise IndexError(
+                f"rows {int(rows.min())}..{int(rows.max())} of a table of {self.section.num_rows}"
+            )
+        order = np.argsort(rows, kind="stable")
+        blocks = rows[order] // self.section.rows_per_block
+        borders = np.flatnonzero(np.diff(blocks)) + 1
+        for chosen in np.split(order, borders):
+            number = int(rows[chosen[0]]) // self.section.rows_per_block
+            block = self.block(number)
+            out[chosen] = block[rows[chosen] - number * self.section.rows_per_block]
+        return out
+
+    def block(self, number: int) -> Records:
+        """Return the records of one block, checked."""
+        section = self.section
+        part, inner = divmod(number, section.rows_per_part // section.rows_per_block)
+        first = number * section.rows_per_block
+        num_rows = min(section.rows_per_block, section.num_rows - first)
+
+        def read() -> bytes:
+            expected = int(self._digests(part)[inner])
+            return self._checked(
+                part,
+                inner * self._block_bytes,
+                num_rows * self._dtype.itemsize,
+                f"{expected:016x}",
+                f"block {inner} (rows {first} to {first + num_rows - 1})",
+            )
+
+        data = self._cache.get((self._keys[part], inner), read)
+        return np.frombuffer(data, self._dtype)
+
+    def lower_bound(self, key: Key, first: int, end: int) -> int:
+        """First row in [first, end) whose key is not less, or `end`; keys rise within them."""
+        section = self.section
+        if first >= end:
+            return end
+        low, high = first // section.rows_per_part, (end - 1) // section.rows_per_part
+        while low < high:  # the last part that begins before the key
+            middle = (low + high + 1) // 2
+            if self._as_key(section.parts[middle].first_key) < key:
+                low = middle
+            else:
+                high = middle - 1
+        start = max(first, low * section.rows_per_part)
+        stop = min(end, (low + 1) * section.rows_per_part)
+        blocks = range(start // section.rows_per_block, (stop - 1) // section.rows_per_block + 1)
+        offset = low * section.rows_per_part // section.rows_per_block
+        fences = self._fences(low)[blocks.start + 1 - offset : blocks.stop - offset]
+        number = blocks.start + int(np.searchsorted(fences, self._as_scalar(key)))
+        base = number * section.rows_per_block
+        inside = self.block(number)[section.key]
+        inside = inside[max(start - base, 0) : stop - base]
+        return max(start, base) + int(np.searchsorted(inside, self._as_scalar(key)))
+
+    def _as_key(self, value: str | int) -> Any:
+        return value.encode() if isinstance(value, str) else value
+
+    def _as_scalar(self, key: Key) -> Any:
+        # Of a length of its own: a key longer than the field's must not be cut to it.
+        return np.bytes_(key) if isinstance(key, bytes) else self._key_type.type(key)
+
+    def _rows_of_part(self, part: int) -> int:
+        section = self.section
+        return min(section.rows_per_part, section.num_rows - part * section.rows_per_part)
+
+    def _digests(self, part: int) -> NDArray[np.uint64]:
+        num_rows = self._rows_of_part(part)
+        length = _DIGEST_BYTES * -(-num_rows // self.section.rows_per_block)
+
+        def read() -> bytes:
+            return self._checked(
+                part,
+                num_rows * self._dtype.itemsize,
+                length,
+                self.section.parts[part].digests_xxh3,
+                "its list of digests",
+            )
+
+        return np.frombuffer(self._cache.get((self._keys[part], -1), read), "<u8")
+
+    def _fences(self, part: int) -> NDArray[Any]:
+        num_rows = self._rows_of_part(part)
+        num_blocks = -(-num_rows // self.section.rows_per_block)
+
+        def read() -> bytes:
+            return self._checked(
+                part,
+                num_rows * self._dtype.itemsize + num_blocks * _DIGEST_BYTES,
+                num_blocks * self._key_type.itemsize,
+                self.section.parts[part].fences_xxh3,
+                "its list of first keys",
+            )
+
+        return np.frombuffer(self._cache.get((self._keys[part], -2), read), self._key_type)
+
+    def _checked(self, part: int, offset: int, length: int, xxh3: str, what: str) -> bytes:
+        """Read a range and check it; wrong bytes are read once more, then it fails."""
+        key = self._keys[part]
+        found = ""
+        for _ in range(2):
+            try:
+                data = self._read(key, offset, length)
+            except StoreError as error:
+                error.add_note(f"wanted for {what} of the training index")
+                raise
+            found = xxhash.xxh3_64_hexdigest(data)
+            if found == xxh3:
+                return data
+        raise IntegrityError(
+            f"training index object {key} is damaged: {what}, {length} bytes at {offset}, has "
+            f"digest {found}, recorded is {xxh3}: delete the object and run `wsdata run`"
+        )
+
+
+def _plain(value: Any) -> Key:
+    return cast("Key", value.item())
