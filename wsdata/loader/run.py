@@ -246,11 +246,12 @@ def parse_run(data: Any) -> list[Segment]:
     Raises:
         ValueError: Not of that form, an unknown key, or an impossible number.
     """
-    listed = data.get("segments") if isinstance(data, Mapping) else None
+    stated = cast("Mapping[str, Any]", data if isinstance(data, Mapping) else {})
+    listed = stated.get("segments")
     if not isinstance(listed, list) or not listed:
         raise ValueError(
             "a run is {'segments': [{'version': 'v3', ...}, ...]} with at least one segment; got "
-            f"{str(data)[:80]}"
+            f"{str(cast('object', data))[:80]}"
         )
     found: list[Segment] = []
     for number, each in enumerate(cast("list[Any]", listed)):
