@@ -25,6 +25,7 @@ class Placement(NamedTuple):
         latent_shape: (t, c, h, w).
         columns: Column -> where it lies, counted from the sample's first byte.
         caption_pack_key: Empty where the sample has no captions.
+        is_prefix_exact: Whether its first latent frames are what a shorter clip would give.
     """
 
     sample_id: str
@@ -42,6 +43,7 @@ class Placement(NamedTuple):
     latent_shape: tuple[int, int, int, int]
     columns: dict[str, Span]
     caption_pack_key: str
+    is_prefix_exact: bool = False
 
     @property
     def words(self) -> str:
@@ -75,4 +77,5 @@ def placement_of(row: Mapping[str, Any]) -> Placement:
             name: Span(start - row["offset"], length) for name, (start, length) in columns.items()
         },
         caption_pack_key=row["caption_pack_key"] or "",
+        is_prefix_exact=bool(row.get("is_prefix_exact")),  # where unknown, it is not relied upon
     )
