@@ -18,7 +18,7 @@ from wsdata.declared import build
 from wsdata.digest import digest
 from wsdata.errors import RecipeError
 from wsdata.ids import SOURCE_TIERS
-from wsdata.tables import RUNGS
+from wsdata.tables import SAMPLED_RUNGS
 
 FRAME_COUNTS_RULE = "4k + 1"
 HAND_DOWN_MOVES = ("fewer_frames", "smaller_rung", "crop")
@@ -215,9 +215,10 @@ class Phase:
             raise RecipeError(f"phase {self.name!r}: weights {self.weights} have no positive sum")
         if unknown := set(self.tiers) - set(TIERS):
             raise RecipeError(f"phase {self.name!r}: unknown tiers {sorted(unknown)}")
-        if unknown := set(self.rungs) - set(RUNGS):
+        if unknown := set(self.rungs) - set(SAMPLED_RUNGS):
             raise RecipeError(
-                f"phase {self.name!r}: unknown rungs {sorted(unknown)}; known are {RUNGS}"
+                f"phase {self.name!r}: unknown rungs {sorted(unknown)}; made are "
+                f"{', '.join(SAMPLED_RUNGS)} (those ending in 48 at 48 frames a second)"
             )
 
 

@@ -15,6 +15,10 @@ VECTOR = pl.List(pl.Float32)
 RUNGS = ("256p", "512p", "720p", "1080p")
 DECODERS, ENCODERS = ("cpu", "nvdec"), ("x264", "h264_nvenc")  # what media goes through
 TRANSCODES = (*RUNGS, "48fps")  # endings of tables; 48fps has a clip's largest rung up to 720p
+FAST_RUNGS = {"256p48": "256p", "512p48": "512p", "720p48": "720p"}  # 48 fps: rung of like size
+SAMPLED_RUNGS = (  # what phases name, smallest first; at 24 fps but for `FAST_RUNGS`
+    "256p", "256p48", "512p", "512p48", "720p", "720p48", "1080p",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,7 +216,8 @@ TABLES: dict[str, Table] = {
         ("sample_id",), sample_id=STR, clip_id=STR, asset_id=STR, source=STR, source_tier=STR,
         license_id=STR, stream=STR, domain=STR, cluster=INT, tier=STR, media_kind=STR,
         bucket=STR,  # "<rung>/<width>x<height>/<frames>", in pixels of what is encoded
-        rung=STR, width_px=INT, height_px=INT, num_frames=INT, start_frame=INT, variant=STR,
+        rung=STR, fps=F64,  # of the rung
+        width_px=INT, height_px=INT, num_frames=INT, start_frame=INT, variant=STR,
         crop_x=INT, crop_y=INT,  # of width_px x height_px inside the transcode
         transcode_key=STR, transcode_sha256=STR, transcode_version=STR,
         audio_key=STR,  # null where none is wanted or kept

@@ -41,6 +41,10 @@ def test_a_shipped_recipe_is_one_and_survives_json(path):
         ({"name": "x", "phases": [PHASE]}, "unknown streams .'video'"),
         ({"name": "x", **VIDEO, "phases": [PHASE, PHASE]}, "declared twice"),
         ({"name": "x", **VIDEO, "phases": [{**PHASE, "rungs": ["8k"]}]}, "unknown rungs .'8k'"),
+        (
+            {"name": "x", **VIDEO, "phases": [{**PHASE, "rungs": ["512p48", "1080p48"]}]},
+            "unknown rungs .'1080p48'.; made are .*512p48.*48 frames a second",
+        ),
         ({"name": "x", **VIDEO, "phases": [{**PHASE, "tiers": ["T9"]}]}, "unknown tiers .'T9'"),
         ({"name": "x", **VIDEO, "phases": [{**PHASE, "steps": 0}]}, "steps 0"),
         ({"name": "x", **VIDEO, "phases": [{**PHASE, "weights": {}}]}, "no positive sum"),

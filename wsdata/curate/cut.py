@@ -31,6 +31,7 @@ from wsdata.recipe import Recipe
 
 Rows = Mapping[str, pl.DataFrame]  # by partition
 _NO_SCORES = tables.empty("safety_list_scores")
+_TRANSCODES = tuple(f"transcodes_{ending}" for ending in tables.TRANSCODES)
 SAME_SAMPLE = ["sample_id", "bucket", "transcode_sha256"]  # as the index reuses placements by
 
 
@@ -217,7 +218,7 @@ def _tracks(
     asked = [
         (tier, name, rung, list(phases))
         for tier, name in remaining.clips.select("tier", "stream").unique().rows()
-        for rung in tables.RUNGS
+        for rung in tables.SAMPLED_RUNGS
         if (phases := phases_of_sample(recipe.phases, tier=tier, stream=name, rung=rung))
     ]
     wanted = pl.DataFrame(
@@ -234,23 +235,15 @@ def _tracks(
             detail=pl.format("no phase that admits {} gives stream {} weight", "tier", "stream"),
         ),
     )
-    rungs = pl.concat(
-        [unify_of_clips(f"transcodes_{r}", read[f"transcodes_{r}"], clips) for r in tables.RUNGS]
-    ).drop("asset_id")
-    tracks = (
+    rungs = pl.concat([unify_of_clips(name, read[name], clips) for name in _TRANSCODES]).drop(
+        "asset_id"
+    )
+    remaining.leave_out("no_sample", lambda c: losses.at_no_rung(c, wanted, rungs))
+    return (
         remaining.clips.join(wanted, on=["tier", "stream"], how="inner")
         .join(rungs, on=["clip_id", "rung"], how="inner")
         .sort("clip_id", "rung")
     )
-    remaining.leave_out(
-        "no_sample",
-        lambda c: losses.flagged(
-            c.join(tracks, on="clip_id", how="anti"),
-            where=pl.lit(value=True),
-            detail="not stored at any rung that a phase asks of it",
-        ),
-    )
-    return tracks
 
 
 def _sample(
@@ -332,7 +325,7 @@ def _manifest_rows(
         "media_kind", "sound_key",
     )  # fmt: skip
     stored = tracks.select(
-        "clip_id", "rung", pl.col("key").alias("transcode_key"),
+        "clip_id", "rung", "fps", pl.col("key").alias("transcode_key"),
         pl.col("sha256").alias("transcode_sha256"), "transcode_version",
     )  # fmt: skip
     streams = pl.DataFrame(

@@ -21,7 +21,7 @@ from operator import attrgetter
 from wsdata.curate.centroids import hash_rank
 from wsdata.curate.samples import Bucket, Sample, cut_shorter
 from wsdata.recipe import Samples
-from wsdata.tables import RUNGS
+from wsdata.tables import SAMPLED_RUNGS
 
 Size = tuple[int, int]
 
@@ -56,7 +56,7 @@ def hand_down(samples: Iterable[Sample], settings: Samples, *, seed: int) -> Han
         seed: Chooses among equals which sample is cropped to fill another bucket.
     """
     board = _Board(samples, settings, seed)
-    for rung in RUNGS:
+    for rung in SAMPLED_RUNGS:
         while short := board.first_short(rung):
             board.settle(*short)
     board.rescue()
@@ -85,7 +85,7 @@ class _Board:
                 {(b.width_px, b.height_px) for b in self._by_bucket if b.rung == rung},
                 key=lambda size: (-size[0] * size[1], size),
             )
-            for rung in RUNGS
+            for rung in SAMPLED_RUNGS
         }
 
     def all_samples(self) -> list[Sample]:
@@ -214,7 +214,7 @@ class _Board:
         return None
 
     def _smaller_rung(self, samples: Sequence[Sample]) -> list[Sample] | None:
-        below = RUNGS[: RUNGS.index(samples[0].bucket.rung)]
+        below = SAMPLED_RUNGS[: SAMPLED_RUNGS.index(samples[0].bucket.rung)]
         wanted = {sample.clip_id for sample in samples}
         for bucket, group in self._by_bucket.items():
             if bucket.rung in below:
@@ -352,7 +352,7 @@ class _Board:
         give the stream a full pool and leave every bucket full are made.
         """
         for bucket in sorted(
-            self._by_bucket, key=lambda b: (RUNGS.index(b.rung), -b.num_frames, b)
+            self._by_bucket, key=lambda b: (SAMPLED_RUNGS.index(b.rung), -b.num_frames, b)
         ):
             group = sorted(self._by_bucket[bucket], key=lambda sample: (sample.stream, sample))
             for stream, members in groupby(group, key=attrgetter("stream")):

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import polars as pl
 
+from wsdata.tables import SAMPLED_RUNGS
+
 REASONS = (
     "tombstoned",
     "unsafe",
@@ -187,6 +189,31 @@ def failed_qc(clips: pl.DataFrame, captions: pl.DataFrame, label_qc: pl.DataFram
         clips.select("clip_id")
         .join(checked.filter(~pl.col("passed")), on="clip_id", how="inner")
         .select("clip_id", "detail")
+    )
+
+
+def at_no_rung(clips: pl.DataFrame, wanted: pl.DataFrame, transcodes: pl.DataFrame) -> Lost:
+    """Clips that are not stored at any rung that a phase asks of them.
+
+    Args:
+        clips: With ``tier`` and ``stream``.
+        wanted: One row per tier, stream and rung that a phase draws.
+        transcodes: One row per clip and rung that is stored.
+    """
+    rungs = pl.col("rung").cast(pl.Enum(SAMPLED_RUNGS)).sort().cast(pl.String).str.join(", ")
+    drawable = clips.join(wanted, on=["tier", "stream"]).join(transcodes, on=["clip_id", "rung"])
+    return (
+        clips.join(drawable, on="clip_id", how="anti")
+        .join(wanted.group_by("tier", "stream").agg(rungs.alias("asked")), on=["tier", "stream"])
+        .join(transcodes.group_by("clip_id").agg(rungs.alias("made")), on="clip_id", how="left")
+        .select(
+            "clip_id",
+            pl.format(
+                "phases ask for it at {}; it is stored at {}",
+                "asked",
+                pl.col("made").fill_null("no rung"),
+            ).alias("detail"),
+        )
     )
 
 

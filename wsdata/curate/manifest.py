@@ -19,7 +19,7 @@ from wsdata.recipe import Recipe, recipe_from
 
 READS = (
     "clips",
-    *(f"transcodes_{rung}" for rung in tables.RUNGS),
+    *(f"transcodes_{rung}" for rung in tables.TRANSCODES),
     "audio_tracks",
     *(f"{name}_scores" for name in tables.FILTERS),
     "clip_embeddings",
@@ -120,7 +120,7 @@ STEP = Step(
     stage="curate",
     name="manifest",
     function="wsdata.curate.manifest:run",
-    code_version="manifest-2",
+    code_version="manifest-3",
     partition="dataset_version",
     assets={"manifest": ("manifests", "shard_assignments", "exclusions")},
     inputs=(

@@ -6,6 +6,9 @@ import polars as pl
 
 from wsdata.curate.cut import Cut
 from wsdata.recipe import TIERS, Recipe
+from wsdata.tables import FAST_RUNGS
+
+_WHEN_FAST = ": 48 fps is stored of a clip's largest rung up to 720p, where its source has it"
 
 
 def show_cut(
@@ -113,7 +116,7 @@ def gap_notes(manifest: pl.DataFrame, recipe: Recipe) -> list[str]:
             if weight > 0 and stream not in have
         ]
         notes += [
-            f"phase {phase.name}: nothing at {rung}"
+            f"phase {phase.name}: nothing at {rung}{_WHEN_FAST if rung in FAST_RUNGS else ''}"
             for rung in phase.rungs
             if rung not in set(drawn["rung"])
         ]

@@ -18,7 +18,7 @@ from wsdata.lifecycle.versions import latest_version
 from wsdata.observability.capacity import HOUR_S, PATCH, RUNG_PIXELS
 from wsdata.observability.capacity_inputs import MEASURED, Origin
 from wsdata.shard.latents import NUM_CHANNELS
-from wsdata.tables import FILTERS, ROW_FILTERS
+from wsdata.tables import FAST_RUNGS, FILTERS, ROW_FILTERS
 
 if TYPE_CHECKING:
     from wsdata.catalog.ledger import Ledger
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_HOURS = 100_000.0  # of raw video looked at; drops beyond it would say the same
 MAX_INDEX_ROWS = 20_000_000  # of the newest dataset index; a larger one is not read whole
 MS_PER_S = 1000
-RUNG_FPS = 24  # of every rung whose name says nothing else
+RUNG_FPS = 24  # at which a rung's seconds count
 
 # What the pool of `preprocess/decode` does beside it.
 BESIDE_DECODE = (
@@ -125,7 +125,8 @@ def _add_drop(
     timed = raw.join(probes, on="asset_id").filter(pl.col("duration_s") > 0)
     clips = rows("clips").filter(pl.col("media_kind") == "video").select("clip_id", "duration_s")
     passed = rows("gates").filter(pl.col("passed")).select("clip_id")
-    rungs = [rows(f"transcodes_{rung}").select("clip_id", "size_bytes") for rung in RUNG_PIXELS]
+    stored = (*RUNG_PIXELS, "48fps")
+    rungs = [rows(f"transcodes_{ending}").select("clip_id", "size_bytes") for ending in stored]
     transcodes = pl.concat(rungs).join(clips, on="clip_id")
     packs = rows("frame_packs").join(clips, on="clip_id")
     laddered = clips.join(transcodes, on="clip_id", how="semi")
@@ -195,7 +196,8 @@ def _latents(
     parts = [parse_clip_id(clip_id) for clip_id in curated["clip_id"]]
     curated_s = sum(part.end_ms - part.start_ms for part in parts) / MS_PER_S
     stored = float(index["num_tokens"].sum()) * PATCH**2 * NUM_CHANNELS
-    frames = dict(index.group_by("rung").agg(pl.col("num_frames").sum()).iter_rows())
+    like_24 = pl.col("rung").replace(FAST_RUNGS)  # a second at 48 fps stands for two
+    frames = dict(index.group_by(like_24).agg(pl.col("num_frames").sum()).iter_rows())
     values = {
         f"encoded_{rung}_share": min(1.0, frames.get(rung, 0) / RUNG_FPS / curated_s)
         for rung in RUNG_PIXELS

@@ -174,7 +174,9 @@ def _encode_all(
                     run, tokenizer, dtype, source, sample, subject
                 ),
                 blobs=("key",),
-                kind=sample["rung"] if sample["num_frames"] > 1 else "still",
+                kind=tables.FAST_RUNGS.get(sample["rung"], sample["rung"])
+                if sample["num_frames"] > 1
+                else "still",
                 amounts=lambda _, sample=sample: {"num_frames": sample["num_frames"]},
             )
         except _SampleLostError as error:  # not kept: a rerun looks again, lest a bad GPU decide

@@ -97,11 +97,13 @@ class Catalog:
                 width_px=1280, height_px=720, has_audio=False,
             )  # fmt: skip
             for rung in rungs:
-                width, height = SIZES[rung][aspect]
+                width, height = SIZES[tables.FAST_RUNGS.get(rung, rung)][aspect]
+                is_fast = rung in tables.FAST_RUNGS
                 self.add(
-                    f"transcodes_{rung}", drop, clip_id=clip, asset_id=asset, rung=rung,
-                    key=f"derived/{rung}/{clip}", sha256=asset_id(f"{rung}{clip}"),
-                    width_px=width, height_px=height, num_frames=frames, fps=24.0,
+                    f"transcodes_{'48fps' if is_fast else rung}", drop, clip_id=clip,
+                    asset_id=asset, rung=rung, key=f"derived/{rung}/{clip}",
+                    sha256=asset_id(f"{rung}{clip}"), width_px=width, height_px=height,
+                    num_frames=frames * 2 if is_fast else frames, fps=48.0 if is_fast else 24.0,
                     transcode_version="t1",
                 )  # fmt: skip
             self._add_scores(drop, clip, asset, end - start, quality, nsfw)

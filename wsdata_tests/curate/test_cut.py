@@ -7,6 +7,7 @@ from wsdata import tables
 from wsdata.curate.cut import assign_shards, make_cut
 from wsdata.curate.diff import diff_manifests
 from wsdata.curate.manifest import manifest_digest
+from wsdata.curate.summary import gap_notes
 from wsdata.errors import RecipeError
 from wsdata.ids import make_clip_id, parse_sample_id
 from wsdata_tests.curate.catalog_support import (
@@ -53,6 +54,49 @@ def test_a_clip_becomes_back_to_back_samples_and_the_rest_is_reported():
     assert row["num_tokens"] == 31 * 16 * 9
     assert row["tier"] == "T0"
     assert row["stream"] == "video"
+
+
+def phase_at(*rungs: str):
+    return [{"name": "p", "steps": 1, "rungs": list(rungs), "tiers": ["T0"],
+             "weights": {"video": 1.0}}]  # fmt: skip
+
+
+def test_rungs_of_48_frames_a_second_are_cut_from_transcodes_of_their_own():
+    catalog = Catalog()
+    catalog.add_asset("slow", rungs=("256p", "512p"))
+    fast = catalog.add_asset("fast", rungs=("256p", "512p", "512p48"))
+    result = cut(catalog, make_recipe(phases=phase_at("256p", "512p48")))
+    at_48 = result.manifest.filter(pl.col("rung") == "512p48").sort("start_frame")
+    assert at_48["asset_id"].unique().to_list() == [fast]
+    spans = at_48["bucket", "start_frame", "num_tokens"].rows()
+    assert spans == [
+        ("512p48/512x288/121", 0, 31 * 32 * 18),
+        ("512p48/512x288/65", 121, 17 * 32 * 18),
+        ("512p48/512x288/33", 186, 9 * 32 * 18),
+    ]
+    assert at_48["fps"].unique().to_list() == [48.0]
+    assert at_48["transcode_key"].unique().to_list() == [f"derived/512p48/{at_48['clip_id'][0]}"]
+    others = result.manifest.filter(pl.col("rung") != "512p48")
+    assert set(others["rung"]) == {"256p"}
+    assert set(others["fps"]) == {24.0}
+    (left_over,) = result.exclusions.filter(pl.col("asset_id") == fast)["detail"]
+    assert "21 of 240 frames at 512p48" in left_over
+
+
+def test_a_clip_at_no_rung_that_is_asked_for_is_told_where_it_is_stored():
+    catalog = Catalog()
+    catalog.add_asset("small", rungs=("512p", "256p48", "256p"))
+    catalog.add_asset("nowhere", rungs=())
+    recipe = make_recipe(phases=phase_at("720p", "512p48"))
+    result = cut(catalog, recipe)
+    assert result.manifest.is_empty()
+    told = dict(result.exclusions["asset_id", "detail"].rows())
+    asked = "phases ask for it at 512p48, 720p; it is stored at"
+    assert told[asset_id("small")] == f"{asked} 256p, 256p48, 512p"
+    assert told[asset_id("nowhere")] == f"{asked} no rung"
+    (slow, fast) = [note for note in gap_notes(result.manifest, recipe) if "nothing at" in note]
+    assert slow == "phase p: nothing at 720p"
+    assert fast.startswith("phase p: nothing at 512p48: 48 fps is stored of a clip's largest rung")
 
 
 def test_every_reason_is_told_once_per_clip_and_the_funnel_adds_up():
