@@ -108,6 +108,25 @@ def _add_datasets(datasets, add) -> None:  # noqa: ANN001
     sync.add_argument("--deep", action="store_true", help="read back all that lies there")
     sync.add_argument("--dry-run", action="store_true", help="say what it would copy and cost")
     sync.add_argument("--threads", type=int, default=8, metavar="N", help="objects at once")
+    _add_exports(datasets, add)
+
+
+def _add_exports(datasets, add) -> None:  # noqa: ANN001
+    export = add(datasets, "export", "exports:export", "write samples for other loaders")
+    export.add_argument("version")
+    export.add_argument("--format", required=True, choices=("mds", "webdataset"))
+    export.add_argument("--out", required=True, metavar="FOLDER", help="new, empty, or the same")
+    export.add_argument("--bucket", metavar="B", help="this one alone, such as 256p/448x256/33")
+    export.add_argument("--order", choices=("shard", "plan"), default="shard",
+                        help="every sample once, or as training is served them")  # fmt: skip
+    export.add_argument("--steps", metavar="A:B", help="half-open; of the plan's order")
+    export.add_argument("--max-bytes", type=int, metavar="N", help="where a file is full")
+    export.add_argument("--threads", type=int, default=8, metavar="N", help="samples at once")
+    check = add(datasets, "export-check", "exports:export_check", "read an export back")
+    check.add_argument("folder")
+    listing = add(datasets, "exports", "exports:exports", "where bytes were exported to")
+    listing.add_argument("--gone", metavar="EXPORT", help="state that its folder is deleted")
+    listing.add_argument("--reason", metavar="TEXT", help="by whom, and how it is known")
 
 
 def _add_catalog(catalog, add) -> None:  # noqa: ANN001

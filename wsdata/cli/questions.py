@@ -243,6 +243,11 @@ def _takedown_lines(data: dict[str, Any], verb: str) -> list[str]:
         first = use["first_step"]
         served = f"first served at step {first}" if first is not None else "served at no step"
         lines.append(f"  {use['version']}: {use['samples']} samples, {served}")
+    lines += [
+        f"  still holds bytes: export {export['export_id']} of {export['version']}, "
+        f"{export['samples']} samples, in {export['address']} ({export['state']})"
+        for export in data["exports"]
+    ]
     return lines
 
 

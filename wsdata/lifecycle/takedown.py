@@ -15,6 +15,7 @@ from wsdata.catalog.objects import read_table
 from wsdata.curate.withheld import withheld_clips
 from wsdata.digest import digest, short_digest
 from wsdata.errors import CatalogError
+from wsdata.lifecycle.exported import exports_holding
 from wsdata.lifecycle.plans import load_plan
 from wsdata.lifecycle.tombstone import Criteria, copies, named_assets, twins_of
 from wsdata.lifecycle.versions import all_versions, base_of, left_out, next_version
@@ -137,6 +138,7 @@ def _report(
         "twins": body["twins"],
         "clips": ids,
         "versions": [use_in(ledger, store, version, ids) for version in all_versions(ledger)],
+        "exports": exports_holding(ledger, store, ids),  # copies that still hold bytes
         "next_version": body["next_version"],
     }
 

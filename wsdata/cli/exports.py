@@ -1,0 +1,114 @@
+"""``wsdata dataset export``: samples for other loaders, and where they went."""
+
+import argparse
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from wsdata.cli.main import Answer
+from wsdata.cli.opened import open_deployment, table
+
+_NUM_NAMED = 20
+
+
+def export(args: argparse.Namespace) -> Answer:
+    """``dataset export``."""
+    from wsdata.lifecycle.export import export_version
+    from wsdata.lifecycle.export_choice import ExportOptions
+
+    options = ExportOptions(
+        format=args.format,
+        order=args.order,
+        steps=_steps(args.steps),
+        bucket=args.bucket,
+        max_bytes=args.max_bytes,
+    )
+    opened = open_deployment(args)
+    started_s = time.monotonic()
+    done = export_version(
+        opened.ledger, opened.store, args.version, Path(args.out), options,
+        num_threads=args.threads, progress=_progress(),
+    )  # fmt: skip
+    whole = f", {done.num_whole_shards} of them whole shards" if options.format == "mds" else ""
+    lines = [
+        f"{done.version} as {done.format} in {done.folder}: {done.num_samples:,} samples, "
+        f"{done.num_files:,} files{whole}, {done.num_bytes:,} bytes, "
+        f"{time.monotonic() - started_s:.1f} s",
+        f"kept back: {done.num_left_out:,} samples that a patch, a takedown or a safety list "
+        "leaves out",
+        f"known to the ledger as {done.export_id}; when the folder is gone: "
+        f"wsdata dataset exports --gone {done.export_id} --reason ...",
+    ]
+    return Answer(asdict(done), lines)
+
+
+def export_check(args: argparse.Namespace) -> Answer:
+    """``dataset export-check``: needs the folder alone."""
+    from wsdata.shard.export_check import check_export
+
+    found = check_export(Path(args.folder))
+    faults = [f"  - {fault}" for fault in found.faults[:_NUM_NAMED]]
+    more = len(found.faults) - len(faults)
+    lines = [
+        f"{found.version} as {found.format}: {found.num_samples:,} samples in "
+        f"{found.num_files:,} files, {found.num_bytes:,} bytes, {len(found.faults)} faults",
+        *faults,
+        *([f"  and {more} more"] if more else []),
+        *(["export it again into the same folder: what is damaged is made anew"] if faults else []),
+    ]
+    data = {**found._asdict(), "is_whole": not found.faults}
+    del data["sample_ids"]
+    return Answer(data, lines, code=1 if found.faults else 0)
+
+
+def exports(args: argparse.Namespace) -> Answer:
+    """``dataset exports``: where bytes went, and that they are gone."""
+    from wsdata.lifecycle.exported import all_exports, forget_export
+
+    opened = open_deployment(args)
+    if (args.gone is None) != (args.reason is None):
+        raise ValueError("--gone EXPORT and --reason TEXT go together")
+    if args.gone is not None:
+        body = forget_export(opened.ledger, args.gone, args.reason)
+        line = f"{args.gone} in {body['address']} holds nothing any more: {args.reason}"
+        return Answer({"export_id": args.gone, **body}, [line])
+    found = all_exports(opened.ledger)
+    lines = table(
+        ["export", "version", "format", "order", "samples", "state", "where"],
+        [
+            [export_id, body["version"], body["format"], body["order"], body["num_samples"],
+             body["state"], body["address"]]
+            for export_id, body in found.items()
+        ],
+    )  # fmt: skip
+    data = [{"export_id": export_id, **body} for export_id, body in found.items()]
+    return Answer(data, lines if found else ["nothing was exported"])
+
+
+def _steps(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    first, _, end = text.partition(":")
+    if not (first.isdecimal() and end.isdecimal()):
+        raise ValueError(f"--steps {text}: expected A:B, the first step and the one after the last")
+    return int(first), int(end)
+
+
+def _progress():  # noqa: ANN202
+    is_terminal = sys.stderr.isatty()
+    last_s = time.monotonic()
+
+    def tell(done: int, total: int, num_bytes: int) -> None:
+        nonlocal last_s
+        now_s = time.monotonic()
+        if done < total and now_s - last_s < (0.2 if is_terminal else 10.0):
+            return
+        last_s = now_s
+        text = f"{done:,} of {total:,} samples, {num_bytes:,} bytes exported"
+        sys.stderr.write(f"\r\x1b[K{text}" if is_terminal else f"{text}\n")
+        if is_terminal and done == total:
+            sys.stderr.write("\n")
+        sys.stderr.flush()
+
+    return tell

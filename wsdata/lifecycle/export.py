@@ -1,0 +1,323 @@
+"""Export a dataset version into a folder that other loaders read, as MDS or as WebDataset.
+
+The very same samples: what leaves is checked against the digests of the index on the way. The
+same version and options give the same bytes, wherever an export was killed. The ledger is told
+before the first byte leaves (`exported`); which samples, in which files, is `export_choice`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from wsdata.digest import sha256_bytes, short_digest
+from wsdata.errors import IntegrityError
+from wsdata.lifecycle.export_choice import FORMATS, Choice, ExportOptions, choose
+from wsdata.lifecycle.exported import state_export
+from wsdata.shard.export_folder import ExportFolder, FileRecord
+from wsdata.shard.export_items import Exported, FilePlan, Item, read_verified
+from wsdata.shard.export_mds import (
+    INDEX,
+    MdsHead,
+    caption_line,
+    check_same,
+    index_bytes,
+    read_head,
+    write_mds,
+)
+from wsdata.shard.export_tar import write_tar
+from wsdata.shard.packs import captions_of, read_pack
+from wsdata.shard.publish import read_dataset
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.shard.placement import Placement
+    from wsdata.store import BlobStore
+
+Progress = Callable[[int, int, int], None]  # samples done, samples in all, bytes written
+
+MAX_OPEN_PACKS = 64
+READ_AHEAD = 4  # samples waiting for each thread
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportResult:
+    """An export as it lies in its folder.
+
+    Attributes:
+        export_id: Under which the ledger knows it.
+        num_whole_shards: Files that are shards as they are; of MDS alone.
+        num_left_out: Samples of the cut version that a patch, a takedown or a safety list keeps
+            back.
+        manifest_sha256: Of ``export.json``.
+    """
+
+    export_id: str
+    version: str
+    format: str
+    folder: str
+    num_samples: int
+    num_files: int
+    num_bytes: int
+    num_whole_shards: int
+    num_left_out: int
+    manifest_sha256: str
+
+
+def export_version(
+    ledger: Ledger,
+    store: BlobStore,
+    version: str,
+    folder: Path,
+    options: ExportOptions,
+    *,
+    num_threads: int = 8,
+    progress: Progress | None = None,
+) -> ExportResult:
+    """Export a dataset version; one that was killed is gone on with, a finished one checked.
+
+    Args:
+        ledger: The ledger; told where to.
+        store: The store.
+        version: ``v3`` or ``v3.1``.
+        folder: Where to: new, empty, or of this very export.
+        options: How.
+        num_threads: Samples read at once, at least 1.
+        progress: Told how far it is, in the caller's own thread.
+
+    Raises:
+        CatalogError: There is no such version, or no sample is left of what was asked for.
+        PlanError: Steps that serve what may not go out.
+        IntegrityError: Bytes of the store are not those that were written.
+        WsdataError: The folder holds something else.
+        ValueError: An impossible number.
+    """
+    if num_threads < 1:
+        raise ValueError(f"{num_threads} threads: expected at least 1")
+    words = _Words(store)
+    choice = choose(ledger, store, version, options, words.of)
+    spec = _spec(store, version, options, choice)
+    root = folder.absolute()
+    body = _fact(spec, choice, root)
+    export_id = "e" + short_digest([spec, body["address"]])
+    with ExportFolder(root, spec) as out:
+        state_export(ledger, export_id, body)
+        writer = _Writer(store, out, options, words, num_threads, progress, choice.num_samples)
+        try:
+            records = writer.write_all(choice)
+        finally:
+            writer.close()
+        counts = {
+            "num_samples": choice.num_samples,
+            "num_bytes": sum(record["bytes"] for record in records),
+            "num_left_out": {"patched": len(choice.patched), "withheld": len(choice.withheld)},
+        }
+        sha256 = out.finish(records, **counts)
+        done = {"state": "done", "num_bytes": counts["num_bytes"], "manifest_sha256": sha256}
+        state_export(ledger, export_id, {**body, **done})
+    return ExportResult(
+        export_id=export_id,
+        version=version,
+        format=options.format,
+        folder=str(root),
+        num_samples=choice.num_samples,
+        num_files=len(records),
+        num_bytes=counts["num_bytes"],
+        num_whole_shards=sum("shard" in record for record in records),
+        num_left_out=len(choice.patched) + len(choice.withheld),
+        manifest_sha256=sha256,
+    )
+
+
+def _spec(store: BlobStore, version: str, options: ExportOptions, choice: Choice) -> dict[str, Any]:
+    """What decides the bytes of an export."""
+    return {
+        "version": version,
+        "manifest_digest": read_dataset(store, version)["manifest_digest"],
+        "index_sha256": read_dataset(store, version)["index_sha256"],
+        "plan_id": choice.plan_id,
+        "withheld": short_digest(choice.withheld),
+        **asdict(options),
+    }
+
+
+def _fact(spec: dict[str, Any], choice: Choice, root: Path) -> dict[str, Any]:
+    names = ("version", "format", "order", "bucket", "steps")
+    return {
+        **{name: spec[name] for name in names},
+        "steps": None if spec["steps"] is None else list(spec["steps"]),
+        "address": f"file://{root}",
+        "num_samples": choice.num_samples,
+        "without": sorted([*choice.patched, *choice.withheld]),
+        "state": "started",
+    }
+
+
+class _Words:
+    """Captions of samples, out of the packs beside their shards."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+        self._pack = functools.lru_cache(MAX_OPEN_PACKS)(self._read_pack)
+
+    def of(self, placement: Placement) -> dict[str, str]:
+        """Return a sample's captions by variant."""
+        key = placement.caption_pack_key
+        if not key:
+            return {}
+        pack = self._pack(key)
+        row = placement.row
+        if row >= pack.height or pack["sample_id"][row] != placement.sample_id:
+            raise IntegrityError(
+                f"caption pack {key}: row {row} is not of sample {placement.sample_id}: run "
+                "shard/caption_packs of its group again"
+            )
+        return captions_of(pack, row)
+
+    def _read_pack(self, key: str) -> pl.DataFrame:
+        data = self._store.get(key)
+        if (found := sha256_bytes(data)) != PurePosixPath(key).stem:
+            raise IntegrityError(
+                f"caption pack {key} has digest {found[:12]}, not the one in its name: delete it "
+                "and run shard/caption_packs of its group again"
+            )
+        return read_pack(data)
+
+
+class _Writer:
+    """Writes the files of one export."""
+
+    def __init__(
+        self,
+        store: BlobStore,
+        out: ExportFolder,
+        options: ExportOptions,
+        words: _Words,
+        num_threads: int,
+        progress: Progress | None,
+        total: int,
+    ) -> None:
+        self._store, self._out, self._options, self._words = store, out, options, words
+        self._ahead = num_threads * READ_AHEAD
+        self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="wsdata-export")
+        self._progress, self._total = progress, total
+        self._done = self._bytes = 0
+
+    def close(self) -> None:
+        """End the reading threads."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def write_all(self, choice: Choice) -> list[FileRecord]:
+        """Write every file, and of MDS the index of each folder; return what was noted of each."""
+        records: list[FileRecord] = []
+        for folder, plans in itertools.groupby(choice.files(), lambda plan: plan.folder):
+            mine = [record for plan in plans for record in self._write(plan)]
+            if self._options.format == "mds":
+                mine.append(self._write_index(folder, mine))
+            records += mine
+        return records
+
+    def _write(self, plan: FilePlan) -> list[FileRecord]:
+        made = [self._out.add(plan.path, functools.partial(self._write_samples, plan))]
+        if self._options.format == "mds" and plan.items[0].served is None:
+            beside = plan.path.removesuffix(FORMATS["mds"]) + ".captions.jsonl"
+            write = functools.partial(self._write_captions, plan)
+            made.append(self._out.add(beside, write, num_samples=0))
+        self._tell(len(plan.items), sum(record["bytes"] for record in made))
+        return made
+
+    def _tell(self, num_samples: int, num_bytes: int) -> None:
+        self._done += num_samples
+        self._bytes += num_bytes
+        if self._progress is not None:
+            self._progress(self._done, self._total, self._bytes)
+
+    def _write_samples(self, plan: FilePlan, path: Path) -> FileRecord:
+        count = len(plan.items)
+        if self._is_whole_shard(plan):
+            return {"num_samples": count, "shard": self._copy_shard(plan, path)}
+        if self._options.format == "mds":
+            write_mds(path, self._read(plan.items), count, max_bytes=self._options.limit)
+        else:
+            write_tar(path, self._read(plan.items))
+        return {"num_samples": count}
+
+    def _is_whole_shard(self, plan: FilePlan) -> bool:
+        if self._options.format != "mds" or self._options.max_bytes is not None:
+            return False
+        first = plan.items[0]
+        if first.served is not None:
+            return False
+        count = int.from_bytes(self._store.get_range(first.placement.shard_key, 0, 4), "little")
+        return count == len(plan.items)
+
+    def _copy_shard(self, plan: FilePlan, path: Path) -> str:
+        placement = plan.items[0].placement
+        size = self._store.fetch(placement.shard_key, path)
+        if (found := _sha256(path)) != placement.shard:
+            raise IntegrityError(
+                f"shard {placement.shard_key} has digest {found[:12]}, not the one in its name: "
+                "delete it, run `wsdata run`, and export again"
+            )
+        with path.open("rb") as file:
+            head = read_head(file, size)
+        check_same(head, (item.placement for item in plan.items), placement.shard_key)
+        return placement.shard
+
+    def _write_captions(self, plan: FilePlan, path: Path) -> FileRecord:
+        with path.open("w", encoding="utf-8") as file:
+            for item in plan.items:
+                captions = self._words.of(item.placement)
+                file.write(caption_line(item.placement.sample_id, captions) + "\n")
+        return {}
+
+    def _write_index(self, folder: str, records: list[FileRecord]) -> FileRecord:
+        heads: dict[str, tuple[MdsHead, int]] = {}
+        for record in records:
+            path = self._out.root / record["path"]
+            if path.suffix == FORMATS["mds"]:
+                with path.open("rb") as file:
+                    heads[path.name] = read_head(file, record["bytes"]), record["bytes"]
+        data = index_bytes(heads)
+
+        def write(path: Path) -> FileRecord:
+            path.write_bytes(data)
+            return {"num_samples": 0}
+
+        return self._out.add(f"{folder}/{INDEX}", write)
+
+    def _read(self, items: list[Item]) -> Iterator[Exported]:
+        """Read samples in their order, some ahead of their use."""
+        waiting: deque[tuple[Item, Future[bytes]]] = deque()
+        try:
+            for item in items:
+                waiting.append((item, self._executor.submit(self._bytes_of, item)))
+                if len(waiting) > self._ahead:
+                    yield self._exported(*waiting.popleft())
+            while waiting:
+                yield self._exported(*waiting.popleft())
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+    def _bytes_of(self, item: Item) -> bytes:
+        return read_verified(self._store, item.placement)
+
+    def _exported(self, item: Item, data: Future[bytes]) -> Exported:
+        captions = self._words.of(item.placement)
+        return Exported(item.placement, item.served, data.result(), captions)
+
+
+def _sha256(path: Path) -> str:
+    import hashlib
+
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,91 @@
+"""What was exported, where to: so that a takedown can say who else holds the bytes.
+
+Fact ``export`` about the export's id (of version, options and folder) is stated before the first
+byte leaves, and again when the last has left. It is withdrawn when somebody states that the folder
+is gone. Making exports is `export`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from wsdata.catalog.objects import read_table
+from wsdata.errors import CatalogError
+from wsdata.lifecycle.plans import load_plan
+from wsdata.lifecycle.versions import base_of
+from wsdata.records import Fact
+
+if TYPE_CHECKING:
+    from wsdata.catalog.ledger import Ledger
+    from wsdata.store import BlobStore
+
+KIND = "export"
+
+
+def state_export(ledger: Ledger, export_id: str, body: dict[str, Any]) -> None:
+    """State where an export stands, unless the very same was stated last."""
+    if ledger.present(KIND).get(export_id) != body:
+        ledger.state([Fact(kind=KIND, subject=export_id, body=body)], step="dataset/export")
+
+
+def all_exports(ledger: Ledger) -> dict[str, dict[str, Any]]:
+    """Every export that may still hold bytes, by its id."""
+    return ledger.present(KIND)
+
+
+def forget_export(ledger: Ledger, export_id: str, reason: str) -> dict[str, Any]:
+    """State that an export's folder is gone, with every copy of it.
+
+    Raises:
+        CatalogError: There is no such export.
+    """
+    known = all_exports(ledger)
+    if export_id not in known:
+        raise CatalogError(f"no export {export_id!r}: there are {', '.join(known) or 'none'}")
+    body = {**known[export_id], "withdrawn": True, "reason": reason}
+    ledger.state([Fact(kind=KIND, subject=export_id, body=body)], step="dataset/exports")
+    return body
+
+
+def exports_holding(ledger: Ledger, store: BlobStore, clips: list[str]) -> list[dict[str, Any]]:
+    """Exports that hold bytes of any of some clips.
+
+    Returns:
+        ``export_id, version, format, address, state, samples`` of each, by its id; ``samples``
+        are the different ones of those clips.
+    """
+    found = [
+        {
+            "export_id": export_id,
+            **{name: body[name] for name in ("version", "format", "address", "state")},
+            "samples": len(_held(ledger, store, body, clips)),
+        }
+        for export_id, body in all_exports(ledger).items()
+    ]
+    return [each for each in found if each["samples"]]
+
+
+def _held(ledger: Ledger, store: BlobStore, body: dict[str, Any], clips: list[str]) -> set[str]:
+    """Samples of some clips that an export holds, or may hold where it was not finished."""
+    if not clips:
+        return set()
+    index = read_table(ledger, store, "dataset_index", base_of(body["version"]))
+    mine = index.filter(
+        pl.col("clip_id").is_in(clips) & ~pl.col("sample_id").is_in(body["without"])
+    )
+    if body["bucket"] is not None:
+        mine = mine.filter(pl.col("bucket") == body["bucket"])
+    samples = set(mine["sample_id"])
+    if body["steps"] is None or not samples:
+        return samples
+    first, end = body["steps"]
+    plan = load_plan(ledger, store, body["version"])
+    steps = {
+        served.step
+        for clip in mine["clip_id"].unique().to_list()
+        for served in plan.where(clip, end)
+        if served.step >= first
+    }
+    return samples & {sample.sample_id for step in steps for sample in plan.samples(step)}
