@@ -17,6 +17,7 @@ from wsdata.errors import DecodeFailed
 if TYPE_CHECKING:
     from av import VideoFrame
     from av.container import InputContainer
+    from av.video.reformatter import VideoReformatter
 
 STILL_FORMATS = ("image2",)  # and everything that ends in _pipe
 
@@ -168,7 +169,7 @@ def iterate_transcode(content: bytes) -> Iterator[NDArray[np.uint8]]:
         DecodeFailed: It is not a transcode.
     """
     import av.error
-    from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
+    from av.video.reformatter import VideoReformatter
 
     with open_media(content) as container:
         stream = container.streams.video[0]
@@ -176,22 +177,28 @@ def iterate_transcode(content: bytes) -> Iterator[NDArray[np.uint8]]:
         reformatter = VideoReformatter()
         try:
             for frame in container.decode(stream):
-                if frame.format.name == "rgb24":
-                    yield np.ascontiguousarray(frame.to_ndarray()).astype(np.uint8, copy=False)
-                    continue
-                picture = reformatter.reformat(
-                    frame,
-                    format="rgb24",
-                    src_colorspace=Colorspace.ITU709,
-                    dst_colorspace=Colorspace.ITU709,
-                    src_color_range=ColorRange.MPEG,
-                    dst_color_range=ColorRange.JPEG,
-                    interpolation=exact_flags(),
-                    threads=1,
-                )
-                yield np.ascontiguousarray(picture.to_ndarray()).astype(np.uint8, copy=False)
+                yield exact_rgb(frame, reformatter)
         except av.error.FFmpegError as error:
             raise DecodeFailed(f"transcode does not decode: {told_error(error)}") from error
+
+
+def exact_rgb(frame: "VideoFrame", reformatter: "VideoReformatter") -> NDArray[np.uint8]:
+    """Return the pixels of a transcode's frame, RGB of shape (height, width, 3), on every CPU."""
+    from av.video.reformatter import ColorRange, Colorspace
+
+    picture = frame
+    if frame.format.name != "rgb24":
+        picture = reformatter.reformat(
+            frame,
+            format="rgb24",
+            src_colorspace=Colorspace.ITU709,
+            dst_colorspace=Colorspace.ITU709,
+            src_color_range=ColorRange.MPEG,
+            dst_color_range=ColorRange.JPEG,
+            interpolation=exact_flags(),
+            threads=1,
+        )
+    return np.ascontiguousarray(picture.to_ndarray()).astype(np.uint8, copy=False)
 
 
 def exact_flags(*, is_mean: bool = False) -> int:
