@@ -1,58 +1,114 @@
 """A node's cache of byte ranges: files under one folder, bounded, shared by all ranks of a node.
 
-A range is fetched into a temporary file, checked, then renamed; what is there is whole. Several
-processes that want one range do one fetch. Locks are held by open files, so a killed process
-leaves none behind, and nobody waits for another longer than WAIT_S. Whenever the cache cannot be
-used (full disk, read-only folder, a stalled neighbour), the range is read directly. Only files
-that the cache made are ever deleted.
+A range is read from the store into the caller's memory, checked, and only then kept; what is kept
+is checked again on every read. Ranks that want one range at a time do one read of the store. Locks
+are held by open files, so a killed process leaves none behind, and nobody waits for another longer
+than WAIT_S. Whenever the cache cannot be used (full disk, read-only folder, a stalled neighbour),
+the range is read directly. Only files that the cache made are ever deleted, and each user has
+files of their own. How bytes lie on disk is `cache_log`.
 """
 
 import contextlib
 import fcntl
+import logging
 import os
-import re
-import secrets
+import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from pathlib import Path
 
-from wsdata.digest import sha256_bytes
+import xxhash
+
+from wsdata.buffers import num_bytes, write_at
+from wsdata.loader.cache_log import SegmentLog
 
 DEFAULT_MAX_BYTES = 64 * 2**30
-WAIT_S = 10.0
-_POLL_S = 0.01
-_NUM_LOCKS = 64
-_STALE_TEMP_S = 3600
-_KEEP_SHARE = 0.9  # of the bound, after an eviction
-_OURS = re.compile(r"[0-9a-f]{32}\.range")
-_TEMP_PREFIX = ".filling-"
+WAIT_S = 5.0
+_FIRST_POLL_S, _POLL_S = 0.0005, 0.01
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+_FLOCK = struct.Struct("hhqqi4x")  # Linux' struct flock: type, whence, start, length, pid
+
+
+class Outcome(Enum):
+    """How a range was come by: from disk; from the store; or from there, and it is wrong."""
+
+    HIT = "hit"
+    MISS = "miss"
+    WRONG = "wrong"
 
 
 class NodeCache:
-    """See the module docstring.
+    """See the module docstring. Safe to use from threads, processes, and after forks.
 
     Attributes:
+        folder: Where this user's files lie.
+        is_usable: False where the folder cannot be used, and all is read directly.
         num_hits: Ranges served from disk by this object.
         num_misses: Ranges fetched by it, kept or not.
+        num_rotten: Ranges on disk that were found to be wrong.
     """
 
     def __init__(self, folder: Path, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
-        """Open a cache; the folder is made where there is none, and may be shared."""
-        if max_bytes < 1:
-            raise ValueError(f"cache bound of {max_bytes} bytes: expected at least 1")
-        self.folder = folder / "wsdata-ranges-1"
-        self.max_bytes = max_bytes
-        self.num_hits = self.num_misses = 0
-        self.is_usable = True
+        """Open a cache; the folder is made where there is none, and may be shared.
+
+        Args:
+            folder: On a disk of this host.
+            max_bytes: Bound of all files of the cache together; at least 64 KiB.
+        """
+        self.folder = folder / f"wsdata-cache-2-{os.getuid()}"
+        self.num_hits = self.num_misses = self.num_rotten = 0
+        self._log: SegmentLog | None = None
         try:
-            for name in ("locks", "ranges"):
-                (self.folder / name).mkdir(parents=True, exist_ok=True)
-            with self._locked("usage") as is_mine:
-                if is_mine:
-                    self._remove_stale_temps()
-                    self._set_usage(sum(size for _, size, _ in self._entries()))
-        except OSError:
-            self.is_usable = False
+            _make_shared(folder)
+            self._log = SegmentLog(self.folder, max_bytes)
+        except OSError as error:
+            logging.getLogger(__name__).warning(
+                "cache folder %s cannot be used, so that all is read directly: %s", folder, error
+            )
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the folder could be opened."""
+        return self._log is not None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of ranges on disk."""
+        return self._log.size_bytes if self._log else 0
+
+    def read_into(
+        self,
+        key: str,
+        offset: int,
+        buffers: Sequence[memoryview],
+        *,
+        fill: Callable[[], None],
+        is_valid: Callable[[], bool],
+    ) -> Outcome:
+        """Fill buffers with a range, from disk if it lies there, else fetched and kept.
+
+        Args:
+            key: Object of the store.
+            offset: Start of the range in it, in bytes.
+            buffers: Writable, contiguous; the range is as long as all of them.
+            fill: Reads the range from the store into the buffers; what it raises is passed on.
+            is_valid: Whether the buffers hold what was recorded. Wrong bytes are never kept; those
+                that `fill` brought stay in the buffers, for the caller to judge.
+        """
+        if self._log is None:
+            return self._fetch(fill, is_valid)
+        tag = xxhash.xxh3_128_digest(f"{key}\0{offset}\0{num_bytes(buffers)}".encode())
+        if self._is_found(self._log, tag, buffers, is_valid):
+            return Outcome.HIT
+        with self._fill_lock() as lock:
+            is_mine = self._is_turn(lock, self._log, tag, buffers, is_valid)
+            if is_mine is None:
+                return Outcome.HIT
+            outcome = self._fetch(fill, is_valid)
+            if is_mine and outcome is Outcome.MISS:
+                self._log.append(tag, buffers)
+            return outcome
 
     def read(
         self,
@@ -63,135 +119,97 @@ class NodeCache:
         fetch: Callable[[], bytes],
         is_valid: Callable[[bytes], bool],
     ) -> bytes:
-        """Return a range, from disk if it lies there whole, else fetched and kept.
+        """As `read_into`, where the range comes as bytes."""
+        buffer, found = memoryview(bytearray(length)), [b""]
 
-        Args:
-            key: Object of the store.
-            offset: Start of the range in it, in bytes.
-            length: Bytes of the range.
-            fetch: Reads the range from the store.
-            is_valid: Whether bytes are what was recorded; what is not is never kept, but returned
-                for the caller to judge.
-        """
-        if not self.is_usable:
-            self.num_misses += 1
-            return fetch()
-        name = sha256_bytes(f"{key}\0{offset}\0{length}".encode())[:32]
-        kept = self._read_kept(name, is_valid)
-        if kept is not None:
-            return kept
-        with self._locked(f"{int(name, 16) % _NUM_LOCKS:02d}") as is_mine:
-            if is_mine:
-                kept = self._read_kept(name, is_valid)  # a neighbour may have filled it meanwhile
-                if kept is not None:
-                    return kept
-            self.num_misses += 1
-            data = fetch()
-            if is_mine and is_valid(data):
-                self._keep(name, data)
-            return data
+        def fill() -> None:
+            found[0] = fetch()
+            write_at([buffer], 0, found[0])
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of ranges on disk."""
-        return sum(size for _, size, _ in self._entries())
+        outcome = self.read_into(
+            key, offset, [buffer], fill=fill, is_valid=lambda: is_valid(bytes(buffer))
+        )
+        return found[0] if outcome is Outcome.WRONG else bytes(buffer)
 
-    def _read_kept(self, name: str, is_valid: Callable[[bytes], bool]) -> bytes | None:
-        path = self._path(name)
-        try:
-            data = path.read_bytes()
-        except OSError:
-            return None
-        if not is_valid(data):
-            path.unlink(missing_ok=True)
-            return None
-        with contextlib.suppress(OSError):
-            os.utime(path)  # least recently used goes first
+    def _fetch(self, fill: Callable[[], None], is_valid: Callable[[], bool]) -> Outcome:
+        self.num_misses += 1
+        fill()
+        return Outcome.MISS if is_valid() else Outcome.WRONG
+
+    def _is_found(
+        self,
+        log: SegmentLog,
+        tag: bytes,
+        buffers: Sequence[memoryview],
+        is_valid: Callable[[], bool],
+    ) -> bool:
+        place = log.find(tag)
+        if place is None or not log.read(place, buffers):
+            return False
+        if not is_valid():
+            log.forget(tag, place)
+            self.num_rotten += 1
+            return False
         self.num_hits += 1
-        return data
+        if log.is_old(place):  # in use: append it again before its segment goes
+            with self._fill_lock() as lock:
+                if lock is not None and _is_locked(lock, tag) and log.find(tag) == place:
+                    log.append(tag, buffers)
+        return True
 
-    def _keep(self, name: str, data: bytes) -> None:
-        if len(data) > self.max_bytes:
-            return
-        path = self._path(name)
-        temp = path.parent / f"{_TEMP_PREFIX}{secrets.token_hex(8)}"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if not self._make_room(len(data)):
-                return
-            temp.write_bytes(data)
-            temp.rename(path)
-        except OSError:  # full or read-only disk: what was fetched is served all the same
-            with contextlib.suppress(OSError):
-                temp.unlink(missing_ok=True)
+    def _is_turn(
+        self,
+        lock: int | None,
+        log: SegmentLog,
+        tag: bytes,
+        buffers: Sequence[memoryview],
+        is_valid: Callable[[], bool],
+    ) -> bool | None:
+        """Wait for whoever fetches the range; None once it lies on disk and was read.
 
-    def _make_room(self, num_bytes: int) -> bool:
-        """Reserve bytes before they are written, so that the bound holds even for a moment."""
-        with self._locked("usage") as is_mine:
-            if not is_mine:
-                return False
-            used = self._usage() + num_bytes
-            if used > self.max_bytes:
-                used = self._evict(self.max_bytes - num_bytes) + num_bytes
-            self._set_usage(used)
-            return True
-
-    def _evict(self, wanted_bytes: int) -> int:
-        entries = sorted(self._entries())
-        used = sum(size for _, size, _ in entries)
-        target = min(wanted_bytes, int(self.max_bytes * _KEEP_SHARE))
-        for _, size, path in entries:
-            if used <= target:
-                break
-            path.unlink(missing_ok=True)
-            used -= size
-        return used
-
-    def _entries(self) -> Iterator[tuple[int, int, Path]]:
-        for path in (self.folder / "ranges").glob("*/*.range"):
-            if _OURS.fullmatch(path.name):
-                with contextlib.suppress(FileNotFoundError):
-                    stat = path.stat()
-                    yield stat.st_mtime_ns, stat.st_size, path
-
-    def _remove_stale_temps(self) -> None:
-        for path in (self.folder / "ranges").glob(f"*/{_TEMP_PREFIX}*"):
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - path.stat().st_mtime > _STALE_TEMP_S:
-                    path.unlink()
-
-    def _path(self, name: str) -> Path:
-        return self.folder / "ranges" / name[:2] / f"{name}.range"
-
-    def _usage(self) -> int:
-        text = (self.folder / "locks" / "usage").read_text().strip()
-        return int(text) if text else 0
-
-    def _set_usage(self, used: int) -> None:
-        (self.folder / "locks" / "usage").write_text(f"{used}\n")
+        True where it is ours to fetch and to keep; False where we waited long enough.
+        """
+        deadline, pause_s = time.monotonic() + WAIT_S, _FIRST_POLL_S
+        while lock is not None and time.monotonic() < deadline:
+            is_mine = _is_locked(lock, tag)
+            if self._is_found(log, tag, buffers, is_valid):
+                return None
+            if is_mine:
+                return True
+            time.sleep(pause_s)
+            pause_s = min(_POLL_S, 2 * pause_s)
+        return False
 
     @contextlib.contextmanager
-    def _locked(self, name: str) -> Iterator[bool]:
-        """Hold one of the cache's locks; yields False where that took longer than WAIT_S."""
+    def _fill_lock(self) -> Iterator[int | None]:
+        """Open the file that `_is_locked` takes its locks in; they end with it."""
+        handle = None
+        with contextlib.suppress(OSError):  # somebody deleted the folder
+            handle = os.open(f"{self.folder}/fill.lock", _LOCK_FLAGS, 0o600)
         try:
-            handle = os.open(self.folder / "locks" / name, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError:
-            yield False
-            return
-        try:
-            yield _lock_within(handle, WAIT_S)
+            yield handle
         finally:
-            os.close(handle)
+            if handle is not None:
+                os.close(handle)
 
 
-def _lock_within(handle: int, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_S)
-        else:
-            return True
+def _is_locked(handle: int, tag: bytes) -> bool:
+    """Become the one who fetches a range, unless another is.
+
+    The lock is on one byte, by the tag, of a file that has none. An open file holds it, so that
+    threads of one process exclude each other, too, and the kernel ends it with its holder.
+    """
+    at = int.from_bytes(tag[8:], "little") >> 2
+    try:
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _make_shared(folder: Path) -> None:
+    """Make the folder so that every user of the host may have a cache in it, as in ``/tmp``."""
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):
+            folder.chmod(0o1777)

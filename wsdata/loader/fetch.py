@@ -8,9 +8,9 @@ missing or out of reach is an error that says for whom it was wanted.
 import time
 from collections.abc import Callable, Sequence
 
-from wsdata.buffers import ReadWatch, num_bytes, write_at
+from wsdata.buffers import ReadWatch, num_bytes
 from wsdata.errors import IntegrityError, ObjectMissing, StoreError, StoreUnavailable
-from wsdata.loader.cache import NodeCache
+from wsdata.loader.cache import NodeCache, Outcome
 from wsdata.loader.telemetry import Telemetry
 from wsdata.store import BlobStore
 
@@ -109,22 +109,14 @@ class Fetcher:
         if self.cache is None:
             self.store.read_into(key, offset, buffers, watch=watch)
             return None, is_valid()
-        num_misses = self.cache.num_misses
-        data = self.cache.read(
+        outcome = self.cache.read_into(
             key,
             offset,
-            num_bytes(buffers),
-            fetch=lambda: self.store.get_range(key, offset, num_bytes(buffers)),
-            is_valid=lambda found: self._is_valid_copy(found, buffers, is_valid),
+            buffers,
+            fill=lambda: self.store.read_into(key, offset, buffers, watch=watch),
+            is_valid=is_valid,
         )
-        write_at(buffers, 0, data)
-        return self.cache.num_misses == num_misses, is_valid()
-
-    def _is_valid_copy(
-        self, found: bytes, buffers: Sequence[memoryview], is_valid: Callable[[], bool]
-    ) -> bool:
-        write_at(buffers, 0, found)
-        return len(found) == num_bytes(buffers) and is_valid()
+        return outcome is Outcome.HIT, outcome is not Outcome.WRONG
 
     def _told(
         self, error: StoreError, key: str, end: int, name: Callable[[], str]

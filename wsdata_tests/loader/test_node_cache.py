@@ -1,22 +1,29 @@
 """The node cache: one read for many, bounded, survives kills, deletes only its own."""
 
+import contextlib
 import errno
 import hashlib
 import multiprocessing
+import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from wsdata.loader import cache as cache_module
-from wsdata.loader.cache import NodeCache
+from wsdata.loader.cache import NodeCache, Outcome
+
+SMALL = 1 << 16  # the least bound there is
 
 
 def content(name, size=100):
-    return (hashlib.sha256(name.encode()).digest() * (size // 32 + 1))[:size]
+    return hashlib.shake_128(name.encode()).digest(size)
 
 
 class Source:
@@ -25,102 +32,209 @@ class Source:
     def __init__(self):
         self.reads = []
 
-    def read(self, cache, name, size=100, data=None):
+    def read(self, cache, name, size=100, data=None, pause_s=0.0):
         wanted = content(name, size)
+        half = size // 3
+        buffers = [memoryview(bytearray(half)), memoryview(bytearray(size - half))]
 
-        def fetch():
+        def fill():
             self.reads.append(name)
-            return wanted if data is None else data
+            time.sleep(pause_s)
+            found = wanted if data is None else data
+            buffers[0][:], buffers[1][:] = found[:half], found[half:]
 
-        return cache.read(name, 0, size, fetch=fetch, is_valid=lambda got: got == wanted)
+        self.outcome = cache.read_into(
+            name, 7, buffers, fill=fill, is_valid=lambda: b"".join(buffers) == wanted
+        )
+        return b"".join(buffers)
+
+
+def on_disk(cache):
+    """Bytes that the files of a cache take, as the file system counts them or as they say."""
+    files = [path.stat() for path in cache.folder.rglob("*") if path.is_file()]
+    return max(sum(each.st_size for each in files), 512 * sum(each.st_blocks for each in files))
+
+
+def rot(cache, rng=None):
+    """Flip bits in the segments: every byte, or some by a generator."""
+    for path in (cache.folder / "segments").iterdir():
+        with contextlib.suppress(FileNotFoundError), path.open("r+b") as handle:
+            data = bytearray(handle.read())
+            for at in range(len(data)) if rng is None or not data else [rng.randrange(len(data))]:
+                os.pwrite(handle.fileno(), bytes([data[at] ^ 0x55]), at)
+
+
+def _damage(cache, rng):
+    index = cache.folder / "index"
+    for _ in range(40):
+        rot(cache, rng)
+        with index.open("r+b") as handle:
+            os.pwrite(handle.fileno(), rng.randbytes(3), rng.randrange(index.stat().st_size))
 
 
 def test_second_read_comes_from_disk_even_in_another_cache_object(tmp_path):
-    source = Source()
-    assert source.read(NodeCache(tmp_path), "a") == content("a")
+    source, first = Source(), NodeCache(tmp_path)
+    assert source.read(first, "a") == content("a")
+    assert source.outcome is Outcome.MISS
     again = NodeCache(tmp_path)
     assert source.read(again, "a") == content("a")
+    assert source.outcome is Outcome.HIT
     assert source.reads == ["a"]
     assert (again.num_hits, again.num_misses) == (1, 0)
+    assert (first.num_hits, first.num_misses) == (0, 1)
 
 
 def test_ranges_of_one_object_do_not_meet(tmp_path):
     cache = NodeCache(tmp_path)
-    for offset, length in ((0, 5), (5, 5), (0, 10)):
-        expected = f"{offset}+{length}".encode()
+    for offset, length in ((0, 5), (5, 5), (0, 10), (0, 5)):
+        expected = content(f"{offset}+{length}", length)
         for _ in range(2):
-            got = cache.read("k", offset, length, fetch=lambda e=expected: e, is_valid=bool)
+            got = cache.read(
+                "k",
+                offset,
+                length,
+                fetch=lambda e=expected: e,
+                is_valid=lambda d, e=expected: d == e,
+            )
             assert got == expected
+    assert cache.num_misses == 3
 
 
-def test_flipped_byte_on_disk_is_dropped_and_read_again(tmp_path):
+def test_flipped_bytes_on_disk_are_dropped_and_read_again(tmp_path):
     cache, source = NodeCache(tmp_path), Source()
     source.read(cache, "a")
-    (kept,) = tmp_path.rglob("*.range")
-    kept.write_bytes(b"x" + kept.read_bytes()[1:])
-    assert source.read(cache, "a") == content("a")
-    assert source.read(cache, "a") == content("a")
+    rot(cache)
+    for _ in range(2):
+        assert source.read(cache, "a") == content("a")
     assert source.reads == ["a", "a"]
+    assert cache.num_rotten == 1
+
+
+def test_bits_that_flip_while_many_read_reach_nobody(tmp_path):
+    cache, source, rng = NodeCache(tmp_path, 1 << 18), Source(), random.Random(2)  # noqa: S311
+    names = [f"n{number}" for number in range(30)]
+    stop = threading.Event()
+
+    def read(seed):
+        mine = random.Random(seed)  # noqa: S311
+        while not stop.is_set():
+            name = mine.choice(names)
+            assert Source().read(cache, name, 900) == content(name, 900)
+
+    for name in names:
+        source.read(cache, name, 900)
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(read, seed) for seed in range(4)]
+        try:
+            _damage(cache, rng)
+        finally:
+            stop.set()
+        for reader in readers:
+            reader.result()
+    assert cache.num_rotten > 0
 
 
 def test_wrong_bytes_from_the_store_are_handed_over_but_never_kept(tmp_path):
     cache, source = NodeCache(tmp_path), Source()
-    assert source.read(cache, "a", data=b"wrong") == b"wrong"
-    assert not list(tmp_path.rglob("*.range"))
-
-
-def test_bound_holds_and_the_least_recently_used_goes_first(tmp_path):
-    cache, source = NodeCache(tmp_path, max_bytes=1000), Source()
-    for number in range(8):
-        source.read(cache, f"n{number}")
-        time.sleep(0.01)
-    source.read(cache, "n0")  # used again: not the oldest any more
-    for number in range(8, 40):
-        source.read(cache, f"n{number}")
-        source.read(cache, "n0")
-        assert cache.size_bytes <= 1000
-        time.sleep(0.01)
-    assert source.reads.count("n0") == 1
-    source.reads.clear()
-    source.read(cache, "n1")
-    assert source.reads == ["n1"]
-
-
-def test_range_larger_than_the_bound_is_read_past_the_cache(tmp_path):
-    cache, source = NodeCache(tmp_path, max_bytes=50), Source()
-    assert source.read(cache, "big") == content("big")
+    assert source.read(cache, "a", data=bytes(100)) == bytes(100)
+    assert source.outcome is Outcome.WRONG
     assert cache.size_bytes == 0
 
 
-def test_only_files_that_the_cache_made_are_deleted(tmp_path):
-    shards = tmp_path / "shards"
-    shards.mkdir()
-    mine = {shards / "mine.range": b"1", tmp_path / "a.mds": b"2"}
-    cache = NodeCache(tmp_path, max_bytes=300)
-    inside = cache.folder / "ranges" / "ab"
-    inside.mkdir()
-    mine[inside / "notes.range"] = b"3" * 500
+def test_bound_holds_and_what_is_used_stays(tmp_path):
+    cache, source = NodeCache(tmp_path, SMALL), Source()
+    source.read(cache, "hot", 500)
+    for number in range(400):
+        source.read(cache, f"n{number}", 700)
+        source.read(cache, "hot", 500)
+        assert on_disk(cache) <= SMALL
+    assert source.reads.count("hot") <= 2
+    assert cache.size_bytes > 0.5 * SMALL
+    source.reads.clear()
+    source.read(cache, "n399", 700)
+    source.read(cache, "n1", 700)
+    assert source.reads == ["n1"]
+
+
+def test_a_larger_bound_is_kept_to_a_smaller_one_when_opened_so(tmp_path):
+    large, source = NodeCache(tmp_path, 8 * SMALL), Source()
+    for number in range(200):
+        source.read(large, f"n{number}", 2000)
+    assert on_disk(large) > 2 * SMALL
+    assert on_disk(NodeCache(tmp_path, 2 * SMALL)) <= 2 * SMALL
+
+
+def test_more_ranges_than_the_index_has_room_for(tmp_path):
+    cache, source = NodeCache(tmp_path, SMALL), Source()
+    for number in range(500):
+        assert source.read(cache, f"n{number}", 10) == content(f"n{number}", 10)
+    source.reads.clear()
+    for number in range(500):
+        assert source.read(cache, f"n{number}", 10) == content(f"n{number}", 10)
+    assert len(source.reads) >= 500 - 256
+
+
+def test_range_larger_than_the_bound_is_read_past_the_cache(tmp_path):
+    cache, source = NodeCache(tmp_path, SMALL), Source()
+    assert source.read(cache, "big", SMALL) == content("big", SMALL)
+    assert cache.size_bytes == 0
+
+
+def test_l4_only_files_that_the_cache_made_are_deleted(tmp_path):
+    cache = NodeCache(tmp_path, SMALL)
+    segments = cache.folder / "segments"
+    mine = {tmp_path / "a.mds": b"2", segments / "my.segment": b"3" * 500}
+    mine |= {cache.folder / "notes.txt": b"4", tmp_path / "0000000001.segment": b"5"}
     for path, data in mine.items():
         path.write_bytes(data)
     source = Source()
-    for number in range(20):
-        source.read(cache, f"n{number}")
-    assert cache.size_bytes <= 300
+    for number in range(200):
+        source.read(cache, f"n{number}", 1000)
+    NodeCache(tmp_path, SMALL)
+    assert 0 < cache.size_bytes <= SMALL
     assert {path: path.read_bytes() for path in mine} == mine
 
 
-def test_full_disk_means_direct_reads_and_leaves_nothing_half_written(tmp_path, monkeypatch):
+def test_full_disk_means_direct_reads_until_there_is_room(tmp_path, monkeypatch):
     cache, source = NodeCache(tmp_path), Source()
+    source.read(cache, "before")
 
-    def no_space(self, data):
-        self.touch()
+    def no_space(*_args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", no_space)
-    assert source.read(cache, "a") == content("a")
-    assert source.read(cache, "a") == content("a")
-    assert source.reads == ["a", "a"]
-    assert not [path for path in (cache.folder / "ranges").rglob("*") if path.is_file()]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", no_space)
+        for _ in range(2):
+            assert source.read(cache, "a") == content("a")
+    assert source.read(cache, "before") == content("before")
+    assert source.reads == ["before", "a", "a"]
+    other = NodeCache(tmp_path)  # this one has not seen the disk full
+    for _ in range(2):
+        assert source.read(other, "a") == content("a")
+    assert source.reads == ["before", "a", "a", "a"]
+
+
+_LIMITED = """
+import resource, signal, sys
+from pathlib import Path
+from wsdata_tests.loader.test_node_cache import NodeCache, Source, content
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+cache, source = NodeCache(Path(sys.argv[1]), 8 << 20), Source()
+resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+for _ in range(2):
+    for number in range(30):
+        assert source.read(cache, f"n{number}", 1500) == content(f"n{number}", 1500)
+print(len(source.reads), cache.num_hits)
+"""
+
+
+def test_a_file_that_can_grow_no_further_means_direct_reads(tmp_path):
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", _LIMITED, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    num_reads, num_hits = map(int, done.stdout.split())
+    assert num_reads + num_hits == 60
+    assert 20 <= num_hits <= 26, "what was kept before the limit is read from disk"
 
 
 def test_folder_that_cannot_be_made_means_direct_reads(tmp_path):
@@ -128,15 +242,66 @@ def test_folder_that_cannot_be_made_means_direct_reads(tmp_path):
     cache, source = NodeCache(tmp_path / "file"), Source()
     assert source.read(cache, "a") == content("a")
     assert not cache.is_usable
+    assert cache.size_bytes == 0
 
 
-def test_stalled_neighbour_blocks_nobody(tmp_path, monkeypatch):
+def test_folder_that_somebody_deletes_means_direct_reads(tmp_path):
+    cache, source = NodeCache(tmp_path), Source()
+    source.read(cache, "a")
+    subprocess.run(["rm", "-r", str(cache.folder)], check=True)  # noqa: S603, S607
+    for _ in range(2):
+        assert source.read(cache, "a") == content("a")
+    assert source.reads == ["a"] * 3
+    assert NodeCache(tmp_path).is_usable
+
+
+def test_two_users_have_files_of_their_own(tmp_path, monkeypatch):
+    folder, source = tmp_path / "made" / "here", Source()
+    one = NodeCache(folder)
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    other = NodeCache(folder)
+    assert one.folder != other.folder
+    assert folder.stat().st_mode & 0o1777 == 0o1777, "the second user may make a folder in it"
+    for cache in (one, other, one, other):
+        assert source.read(cache, "a") == content("a")
+    assert source.reads == ["a", "a"]
+
+
+def test_stopped_neighbour_blocks_nobody(tmp_path, monkeypatch):
     monkeypatch.setattr(cache_module, "WAIT_S", 0.05)
-    source, cache = Source(), NodeCache(tmp_path)
-    with cache._locked("usage") as is_mine:  # stands for a stopped process
-        assert is_mine
+    monkeypatch.setattr("wsdata.loader.cache_log.SPACE_WAIT_S", 0.05)
+    source, cache, kept = Source(), NodeCache(tmp_path), threading.Event()
+
+    def stall():
+        kept.set()
+        time.sleep(0.5)
+        return content("a")
+
+    with ThreadPoolExecutor(1) as pool:  # stands for a process that was stopped while it fills
+        stalled = pool.submit(
+            cache.read, "a", 7, 100, fetch=stall, is_valid=lambda got: got == content("a")
+        )
+        kept.wait()
         assert source.read(NodeCache(tmp_path), "a") == content("a")
-    assert source.read(cache, "a") == content("a")
+        assert not stalled.done()
+    with cache._log._locked():  # and this for one that was stopped in the header
+        assert not NodeCache(tmp_path).is_usable
+        for name in ("b", "c"):
+            assert source.read(cache, name) == content(name)
+        assert source.read(cache, "a") == content("a")
+    assert source.reads == ["a", "b", "c"]
+
+
+def test_l6_many_threads_and_caches_that_want_one_range_do_one_read(tmp_path):
+    caches, source = [NodeCache(tmp_path) for _ in range(2)], Source()
+    with ThreadPoolExecutor(8) as pool:
+        for name in ("a", "b"):
+            reads = [
+                pool.submit(source.read, caches[number % 2], name, pause_s=0.05)
+                for number in range(8)
+            ]
+            assert {read.result() for read in reads} == {content(name)}
+    assert sorted(source.reads) == ["a", "b"]
 
 
 def _read_slowly(folder, log, barrier):
@@ -155,7 +320,7 @@ def _read_slowly(folder, log, barrier):
         assert got == wanted
 
 
-def test_eight_processes_that_want_one_range_do_one_read(tmp_path):
+def test_l6_eight_processes_that_want_one_range_do_one_read(tmp_path):
     context = multiprocessing.get_context("fork")
     barrier, log = context.Barrier(8), tmp_path / "log"
     processes = [
@@ -170,11 +335,11 @@ def test_eight_processes_that_want_one_range_do_one_read(tmp_path):
     assert sorted(log.read_text().split()) == ["a", "b", "c"]
 
 
-def test_process_killed_while_filling_leaves_nothing_that_needs_a_hand(tmp_path):
+def test_process_killed_while_fetching_leaves_nothing_that_needs_a_hand(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from wsdata.loader.cache import NodeCache\n"
         "def fetch():\n    print('in', flush=True); time.sleep(600)\n"
-        "NodeCache(Path(sys.argv[1])).read('a', 0, 100, fetch=fetch, is_valid=bool)\n"
+        "NodeCache(Path(sys.argv[1])).read('a', 7, 100, fetch=fetch, is_valid=bool)\n"
     )
     process = subprocess.Popen(  # noqa: S603
         [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE
@@ -183,13 +348,57 @@ def test_process_killed_while_filling_leaves_nothing_that_needs_a_hand(tmp_path)
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    source = Source()
-    cache = NodeCache(tmp_path)
-    assert source.read(cache, "a") == content("a")
-    assert source.read(cache, "a") == content("a")
+    source, cache = Source(), NodeCache(tmp_path)
+    for _ in range(2):
+        assert source.read(cache, "a") == content("a")
     assert source.reads == ["a"]
 
 
+def _fill_on_and_on(folder, started):
+    cache, rng = NodeCache(folder, SMALL), random.Random()  # noqa: S311
+    started.set()
+    while True:
+        name = f"n{rng.randrange(500)}"
+        assert Source().read(cache, name, 900) == content(name, 900)
+
+
+def test_l1_processes_killed_at_any_moment_leave_a_cache_that_goes_on(tmp_path):
+    context, rng = multiprocessing.get_context("fork"), random.Random(5)  # noqa: S311
+    for _ in range(6):
+        started = [context.Event() for _ in range(2)]
+        fillers = [context.Process(target=_fill_on_and_on, args=(tmp_path, s)) for s in started]
+        for filler, event in zip(fillers, started, strict=True):
+            filler.start()
+            event.wait()
+        time.sleep(rng.uniform(0, 0.05))
+        for filler in fillers:
+            filler.kill()
+            filler.join()
+            assert filler.exitcode == -signal.SIGKILL
+        cache, source = NodeCache(tmp_path, SMALL), Source()
+        assert on_disk(cache) <= SMALL
+        for number in range(0, 500, 25):
+            for _ in range(2):
+                assert source.read(cache, f"n{number}", 900) == content(f"n{number}", 900)
+        assert cache.num_rotten == 0, "nothing half written is found"
+        assert cache.num_hits >= 20
+        assert on_disk(cache) <= SMALL
+
+
+def test_a_header_that_a_crash_of_the_host_broke_begins_the_cache_anew(tmp_path):
+    cache, source = NodeCache(tmp_path, SMALL), Source()
+    for number in range(30):
+        source.read(cache, f"n{number}", 900)
+    with (cache.folder / "index").open("r+b") as index:
+        index.write(bytes(30))
+    for opened in (NodeCache(tmp_path, SMALL), cache):
+        assert source.read(opened, "n3", 900) == content("n3", 900)
+    assert source.reads.count("n3") == 2
+    for number in range(100):
+        source.read(cache, f"n{number}", 900)
+    assert on_disk(cache) <= SMALL
+
+
 def test_impossible_bound_is_a_bad_argument(tmp_path):
-    with pytest.raises(ValueError, match="at least 1"):
-        NodeCache(tmp_path, max_bytes=0)
+    with pytest.raises(ValueError, match="at least 65536"):
+        NodeCache(tmp_path, max_bytes=1000)
