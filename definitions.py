@@ -15,7 +15,7 @@ from assets import (
     shard,
 )
 from resources import deployments
-from sensors import drops, jobs
+from sensors import drops, inbox, jobs
 
 STAGES = (ingest, preprocess, label, curate, shard, loader, lifecycle, observability)
 
@@ -24,6 +24,6 @@ defs = dg.Definitions(
     asset_checks=[check for stage in STAGES for check in stage.checks],
     executor=deployments.executor(),
     jobs=list(jobs.jobs.values()),
-    sensors=[drops.ready_drops_sensor],
+    sensors=[drops.ready_drops_sensor, inbox.inbox_sensor],
     resources=deployments.bundle(Path(__file__).resolve().parent),
 )

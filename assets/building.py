@@ -32,7 +32,7 @@ MONTHLY = dg.FreshnessPolicy.time_window(
 VERIFY_TAG = "wsdata/verify"  # "true" on a run: ask the store for every blob
 NOTHING = dg.SpecificPartitionsPartitionMapping([])
 
-AfterCommit = Callable[[dg.AssetExecutionContext, Workbench], None]
+InRun = Callable[[dg.AssetExecutionContext, Workbench], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +118,8 @@ def step_assets(
     steps: Mapping[str, Step],
     extra_deps: tuple[dg.AssetKey, ...] = (),
     reads_drawn: tuple[str, ...] = (),
-    after_commit: AfterCommit | None = None,
+    before_order: InRun | None = None,
+    after_commit: InRun | None = None,
 ) -> dg.AssetsDefinition:
     """Build the multi-asset of a step.
 
@@ -128,6 +129,8 @@ def step_assets(
         steps: All steps of the graph, in flow order, by ``stage/name``.
         extra_deps: Edges to assets that no step makes.
         reads_drawn: Tables whose edges are drawn, of a step that reads nearly all of them.
+        before_order: Called in the run before it is asked what there is to do: takes in what came
+            from outside.
         after_commit: Called in the run once the step's rows are live.
 
     Raises:
@@ -180,6 +183,8 @@ def step_assets(
             recipes=recipes,
             asks_blobs=opened.asks_blobs or context.run.tags.get(VERIFY_TAG) == "true",
         )
+        if before_order is not None:
+            before_order(context, bench)
         yield from materialize(context, step, bench, compute_pools)
         if after_commit is not None:
             after_commit(context, bench)

@@ -14,6 +14,7 @@ from wsdata.steps import STEPS
 
 AFTER_CENTROIDS = ("curate/cluster_assignments",)
 CUT = ("curate/manifest",)
+ABOUT_RUNS = ("loader/runs_served",)
 ABOUT_THE_STORE = ("lifecycle/retention", "observability/costs", "observability/engine_mirror")
 
 
@@ -82,8 +83,14 @@ PUBLISH_VERSION = JobSpec(
 KEEP_HOUSE = JobSpec(
     name="keep_house",
     partition="none",
-    without=ABOUT_THE_STORE,
+    without=(*ABOUT_THE_STORE, *ABOUT_RUNS),
     description="Reports over everything: takedowns, drift.",
+)
+FOLLOW_RUNS = JobSpec(
+    name="follow_runs",
+    partition="none",
+    only=ABOUT_RUNS,
+    description="What training runs were served, and whether their loaders keep up.",
 )
 REPORT_STORE = JobSpec(
     name="report_store",
@@ -100,6 +107,7 @@ JOB_SPECS = (
     ENCODE_SHARDS,
     PUBLISH_VERSION,
     KEEP_HOUSE,
+    FOLLOW_RUNS,
     REPORT_STORE,
 )
 
@@ -116,3 +124,4 @@ def build_job(spec: JobSpec, steps: Mapping[str, Step]):  # noqa: ANN201
 
 jobs = {spec.name: build_job(spec, STEPS) for spec in JOB_SPECS}
 process_drop = jobs[PROCESS_DROP.name]
+follow_runs = jobs[FOLLOW_RUNS.name]

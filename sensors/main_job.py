@@ -26,6 +26,7 @@ from wsdata.curate.centroids import centroids_version_for
 from wsdata.ids import parse_version
 from wsdata.ingest.delivery import Inspection, inspect_drop
 from wsdata.ingest.landing import LandingZone, ready_drops
+from wsdata.loader.inbox import REPORTED, take_in
 from wsdata.orders import Step
 from wsdata.recipe import Recipe
 
@@ -263,7 +264,15 @@ class MainJob:
     def report(self) -> None:
         """Bring the reports over everything up to date."""
         self.do(jobs.KEEP_HOUSE)
+        self.follow_runs()
         self.do(jobs.REPORT_STORE)
+
+    def follow_runs(self) -> None:
+        """Take in what trainers told, and report on it, where any ever told something."""
+        take_in(self.bench.ledger, self.bench.store)
+        self.bench.renew()
+        if any(self.bench.ledger.present(kind) for kind in REPORTED):
+            self.do(jobs.FOLLOW_RUNS)
 
 
 def shard_groups(bench: Workbench, version: str) -> list[str]:

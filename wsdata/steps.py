@@ -8,7 +8,7 @@ from wsdata.curate import decontam, manifest, semdedup
 from wsdata.ingest import fingerprint, land, neardup, vault_prints
 from wsdata.label import audio_labels, camera, caption, embed, qc
 from wsdata.lifecycle import retention, snapshot, takedown
-from wsdata.loader import proof
+from wsdata.loader import proof, runs_served
 from wsdata.observability import contamination, cost, drift, killrates, mirror
 from wsdata.orders import Step
 from wsdata.preprocess import actions as action_tracks
@@ -65,6 +65,7 @@ _ALL: tuple[Step, ...] = (
     index.STEP,
     plan_step.STEP,
     proof.STEP,
+    runs_served.STEP,
     takedown.STEP,
     snapshot.STEP,
     retention.STEP,

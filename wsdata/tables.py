@@ -5,12 +5,12 @@ and pts with a time base for truth. `_json` columns hold canonical JSON.
 """
 
 import io
-from dataclasses import dataclass
 
 import polars as pl
 
-STR, INT, F64, BOOL, BIN = pl.String, pl.Int64, pl.Float64, pl.Boolean, pl.Binary
-VECTOR = pl.List(pl.Float32)
+from wsdata.report_tables import REPORT_TABLES
+from wsdata.table_spec import BIN, BOOL, F64, INT, STR, VECTOR, Table
+from wsdata.table_spec import make_table as _table
 
 RUNGS = ("256p", "512p", "720p", "1080p")
 DECODERS, ENCODERS = ("cpu", "nvdec"), ("x264", "h264_nvenc")  # what media goes through
@@ -19,19 +19,6 @@ FAST_RUNGS = {"256p48": "256p", "512p48": "512p", "720p48": "720p"}  # 48 fps: r
 SAMPLED_RUNGS = (  # what phases name, smallest first; at 24 fps but for `FAST_RUNGS`
     "256p", "256p48", "512p", "512p48", "720p", "720p48", "1080p",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
-    """One table: its columns, the columns that sort and identify a row, and its blob keys."""
-
-    columns: dict[str, pl.DataType | type[pl.DataType]]
-    key: tuple[str, ...]
-    blobs: tuple[str, ...] = ()
-
-
-def _table(key: tuple[str, ...], blobs: tuple[str, ...] = (), /, **columns) -> Table:  # noqa: ANN003
-    return Table(columns=columns, key=key, blobs=blobs)
 
 
 _BLOB = {"key": STR, "sha256": STR, "size_bytes": INT}
@@ -259,49 +246,7 @@ TABLES: dict[str, Table] = {
         index_key=STR, pointer_key=STR,  # the other two objects by which a trainer finds it
         num_samples=INT, num_steps=INT, num_pools=INT, proof_json=STR,
     ),
-    # loader ---------------------------------------------------------------------------------
-    "loader_proofs": _table(
-        ("check",), check=STR, passed=BOOL, detail_json=STR
-    ),
-    # observability --------------------------------------------------------------------------
-    "kill_rates": _table(
-        ("filter", "source"), drop=STR, source=STR, filter=STR, num_in=INT, num_stopped=INT,
-        num_errors=INT, kill_share=F64,
-        num_unscored=INT,  # not measured, for want of what they are measured by
-        num_spared=INT, spared_media_s=F64,  # not measured, as a gate had stopped them before
-        saved_scorings=INT,  # scorings that this filter's stops spared the later ones
-        duration_s=F64,  # of all clips of the source, whatever the filter saw
-    ),
-    "score_histograms": _table(
-        ("filter", "score_name", "source", "model_version", "bin"),
-        filter=STR, score_name=STR, source=STR,
-        model_version=STR, bin=INT, low=F64, high=F64, num_clips=INT,
-    ),
-    "drift": _table(
-        ("filter", "score_name", "model_version"), filter=STR, score_name=STR,
-        model_version=STR, num_clips=INT,
-        mean=F64, p10=F64, p50=F64, p90=F64, shift=F64,
-    ),
-    "contamination": _table(
-        ("method",), method=STR, num_checked=INT, num_unchecked=INT, num_hits=INT,
-        coverage_share=F64,
-    ),
-    "costs": _table(
-        ("item",), item=STR, unit=STR, amount=F64, cost_usd=F64, note=STR
-    ),
-    "engine_mirror": _table(("table",), table=STR, num_objects=INT, num_rows=INT, address=STR),
-    "retention": _table(
-        ("key",), key=STR, size_bytes=INT, verdict=STR,  # pinned | leased | live | collectable
-        reason=STR,
-    ),
-    "takedowns": _table(
-        ("request_id", "asset_id"), request_id=STR, asset_id=STR, role=STR,  # named | twin
-        num_clips=INT, reason=STR,
-    ),
-    "snapshots": _table(
-        ("version",), version=STR, manifest_digest=STR, num_shards=INT, num_bytes=INT,
-        num_pinned=INT,
-    ),
+    **REPORT_TABLES,
 }  # fmt: skip
 
 

@@ -203,7 +203,7 @@ class Ledger:
             live = _live_rows(connection, order.partition, report.objects)
             if _is_done(order, report, live, replaces_lost=replaces_lost):
                 return dict.fromkeys(report.objects, False), False
-            seq = _append_commit(
+            seq = append_commit(
                 connection,
                 step=f"{order.stage}/{order.step}",
                 partition=order.partition,
@@ -211,11 +211,11 @@ class Ledger:
                 body={
                     "order": order.digest,
                     "objects": {table: ref.sha256 for table, ref in report.objects.items()},
-                    "facts": _fact_digests(report.facts),
+                    "facts": fact_digests(report.facts),
                 },
             )
             _replace(connection, list(live.values()), report.objects.values(), order.digest, seq)
-            _insert_facts(connection, report.facts, seq)
+            insert_facts(connection, report.facts, seq)
             return {
                 table: table not in live or live[table].sha256 != ref.sha256
                 for table, ref in report.objects.items()
@@ -228,9 +228,9 @@ class Ledger:
         facts = list(facts)
 
         def write(connection: sa.Connection) -> tuple[int, bool]:
-            body = {"facts": _fact_digests(facts)}
-            seq = _append_commit(connection, step=step, partition="", run_id=run_id, body=body)
-            _insert_facts(connection, facts, seq)
+            body = {"facts": fact_digests(facts)}
+            seq = append_commit(connection, step=step, partition="", run_id=run_id, body=body)
+            insert_facts(connection, facts, seq)
             return seq, True
 
         return self.database.write(write, self.patience_s)
@@ -297,7 +297,8 @@ def _replace(
         connection.execute(sa.insert(OBJECTS), made)
 
 
-def _insert_facts(connection: sa.Connection, facts: list[Fact], seq: int) -> None:
+def insert_facts(connection: sa.Connection, facts: list[Fact], seq: int) -> None:
+    """Insert facts of one commit, within a writer's transaction."""
     rows = [
         {"seq": seq, "kind": each.kind, "subject": each.subject, "body": canonical_json(each.body)}
         for each in facts
@@ -306,9 +307,10 @@ def _insert_facts(connection: sa.Connection, facts: list[Fact], seq: int) -> Non
         connection.execute(sa.insert(FACTS), rows)
 
 
-def _append_commit(
+def append_commit(
     connection: sa.Connection, *, step: str, partition: str, run_id: str | None, body: dict
 ) -> int:
+    """Append a commit within a writer's transaction, and return its sequence number."""
     last = connection.execute(
         sa.select(COMMITS.c.seq, COMMITS.c.chain).order_by(COMMITS.c.seq.desc()).limit(1)
     ).one_or_none()
@@ -346,7 +348,8 @@ def _fact(row: Any) -> Fact:
     return Fact(kind=row.kind, subject=row.subject, body=json.loads(row.body))
 
 
-def _fact_digests(facts: Iterable[Fact]) -> list[list[str]]:
+def fact_digests(facts: Iterable[Fact]) -> list[list[str]]:
+    """What a commit's body says of its facts."""
     return [[fact.kind, fact.subject, digest(fact.body)] for fact in facts]
 
 
