@@ -23,7 +23,7 @@ from wsdata.digest import canonical_json, digest
 from wsdata.errors import StepFailed
 from wsdata.loader.prefetch import SampleReader
 from wsdata.loader.ranks import world_sizes
-from wsdata.loader.realised import is_flat, trait_autocorrelation
+from wsdata.loader.realised import off_lags, trait_autocorrelation
 from wsdata.loader.version import OpenVersion, open_version
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe
@@ -53,7 +53,7 @@ STEP = Step(
     stage="loader",
     name="loader_proof",
     function="wsdata.loader.proof:run",
-    code_version="loader-proof-1",
+    code_version="loader-proof-2",
     partition="dataset_version",
     assets={"loader_proof": ("loader_proofs",)},
     inputs=(Input(table="dataset_index"), Input(table="step_plans"), Input(table="manifests")),
@@ -353,9 +353,9 @@ def _check_mixing(opened: OpenVersion) -> Check:
         "num_steps": num_steps,
         "num_samples": len(rows),
         "global_batch": batch,
-        "autocorrelation": {str(lag): round(value, 4) for lag, value in found.items()},
+        "autocorrelation": {str(lag): round(each.value, 4) for lag, each in found.items()},
     }
-    return "order_is_mixed", is_flat(found, len(rows), beyond=batch), detail
+    return "order_is_mixed", not off_lags(found, beyond=batch), detail
 
 
 def _display(checks: list[Check]) -> dict[str, Any]:
