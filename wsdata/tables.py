@@ -13,7 +13,6 @@ from wsdata.table_spec import BIN, BOOL, F64, INT, STR, VECTOR, Table
 from wsdata.table_spec import make_table as _table
 
 RUNGS = ("256p", "512p", "720p", "1080p")
-DECODERS, ENCODERS = ("cpu", "nvdec"), ("x264", "h264_nvenc")  # what media goes through
 TRANSCODES = (*RUNGS, "48fps")  # endings of tables; 48fps has a clip's largest rung up to 720p
 FAST_RUNGS = {"256p48": "256p", "512p48": "512p", "720p48": "720p"}  # 48 fps: rung of like size
 SAMPLED_RUNGS = (  # what phases name, smallest first; at 24 fps but for `FAST_RUNGS`
@@ -207,7 +206,9 @@ TABLES: dict[str, Table] = {
         width_px=INT, height_px=INT, num_frames=INT, start_frame=INT, variant=STR,
         crop_x=INT, crop_y=INT,  # of width_px x height_px inside the transcode
         transcode_key=STR, transcode_sha256=STR, transcode_version=STR,
-        audio_key=STR,  # null where none is wanted or kept
+        audio_key=STR, audio_sha256=STR,  # null where none is wanted or kept; so are
+        actions_key=STR, actions_sha256=STR, channels_json=STR,  # those of the actions
+        columns_digest=STR,  # of the two tracks: whether older latents have the same beside them
         num_tokens=INT,  # latent tokens after 2x2 patches
         weight=F64,
     ),
@@ -226,7 +227,14 @@ TABLES: dict[str, Table] = {
         shard=STR, shard_key=STR, row=INT, offset=INT, length=INT,  # bytes within the shard
         columns_json=STR,  # {column: [offset, length]} from the start of the shard
         latent_shape_json=STR,  # [t, c, h, w]
-        xxh3=STR, psnr_db=F64, job=STR, transcode_sha256=STR,  # of what was encoded
+        xxh3=STR, psnr_db=F64,  # of what the stored latents decode to
+        uncast_psnr_db=F64,  # the same before the cast to eight bits
+        cast_rms_share=F64, cast_max_share=F64,  # error of the cast: of the latents' RMS, maximum
+        is_prefix_exact=BOOL,  # the latents of a temporal prefix are a prefix of the latents
+        job=STR, transcode_sha256=STR,  # of what was encoded
+        columns_digest=STR,  # as the manifest's
+        channels_json=STR,  # of column `actions`, one for each of its dims; null without
+        remarks_json=STR,  # {column: why it is empty, or not whole}; null where nothing is to tell
     ),
     "latent_losses": _table(("sample_id",), sample_id=STR, clip_id=STR, reason=STR, detail=STR),
     "caption_packs": _table(
@@ -238,14 +246,17 @@ TABLES: dict[str, Table] = {
         source=STR, cluster=INT, bucket=STR, weight=F64, num_tokens=INT,
         tokenizer_version=STR, latent_dtype=STR, latent_shape_json=STR,
         shard=STR, shard_key=STR, row=INT, offset=INT, length=INT, columns_json=STR, xxh3=STR,
-        psnr_db=F64, caption_pack_key=STR, caption_version=STR,
+        psnr_db=F64, is_prefix_exact=BOOL, channels_json=STR,
+        caption_pack_key=STR, caption_version=STR,
     ),
     "index_losses": _table(("sample_id",), sample_id=STR, clip_id=STR, reason=STR, detail=STR),
     "step_plans": _table(
-        ("plan_id",), ("key", "index_key", "pointer_key"), plan_id=STR, key=STR,
-        index_key=STR, pointer_key=STR,  # the other two objects by which a trainer finds it
+        ("plan_id",), ("key", "index_key", "training_index_key", "pointer_key"), plan_id=STR,
+        key=STR, index_key=STR, training_index_key=STR,  # what the pointer names
+        pointer_key=STR,
         num_samples=INT, num_steps=INT, num_pools=INT, proof_json=STR,
     ),
+    "training_index_parts": _table(("key",), ("key",), **_BLOB),
     **REPORT_TABLES,
 }  # fmt: skip
 

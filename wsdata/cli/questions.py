@@ -105,14 +105,12 @@ def _clip_lines(clip: dict[str, Any]) -> list[str]:
 
 def plan_show(args: argparse.Namespace) -> Answer:
     """``plan show``."""
-    from wsdata.catalog.objects import read_table
-    from wsdata.lifecycle.plans import load_plan
-    from wsdata.lifecycle.versions import base_of
+    from wsdata.lifecycle.plans import load_indexed_plan
 
     opened = open_deployment(args)
-    plan = load_plan(opened.ledger, opened.store, args.version)
-    index = read_table(opened.ledger, opened.store, "dataset_index", base_of(args.version))
-    where = {row[0]: row[1:] for row in index.select("sample_id", "shard", "row").iter_rows()}
+    plan, index = load_indexed_plan(opened.ledger, opened.store, args.version)
+    planned = plan.samples(args.step)
+    placements = index.placements([sample.row for sample in planned])
     samples = [
         {
             "slot": s.slot,
@@ -120,10 +118,10 @@ def plan_show(args: argparse.Namespace) -> Answer:
             "sample_id": s.sample_id,
             "stream": s.stream,
             "epoch": s.epoch,
-            "shard": where[s.sample_id][0],
-            "row": where[s.sample_id][1],
+            "shard": placement.shard,
+            "row": placement.row,
         }
-        for s in plan.samples(args.step)
+        for s, placement in zip(planned, placements, strict=True)
     ]
     bucket = plan.bucket(args.step)
     data = {"version": args.version, "step": args.step, "bucket": bucket, "samples": samples}

@@ -18,6 +18,7 @@ from wsdata.ids import parse_version
 from wsdata.lifecycle.plans import load_plan
 from wsdata.lifecycle.versions import all_versions, base_of, left_out, require_version
 from wsdata.records import Fact
+from wsdata.shard.plan_atoms import SampleTable
 from wsdata.shard.plan_patch import apply_patch, changed_slots
 from wsdata.shard.publish import dataset_key, publish_dataset, read_dataset
 
@@ -56,8 +57,10 @@ def patch_version(
     """
     require_version(ledger, version)
     base = base_of(version)
-    samples = samples_of(read_table(ledger, store, "dataset_index", base), subjects)
-    parent = load_plan(ledger, store, version)
+    table = read_table(ledger, store, "dataset_index", base)
+    samples = samples_of(table, subjects)
+    # All at once is asked for here, so the rows are at hand in memory.
+    parent = load_plan(ledger, store, version).replaced(index=SampleTable(table))
     plan = apply_patch(parent, samples, from_step)
     excluded = sorted({*samples, *left_out(ledger, version)})
     name = _next_patch(ledger, store, base, plan.plan_id)

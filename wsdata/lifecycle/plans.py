@@ -1,19 +1,17 @@
-"""The step plan of a dataset version or patch, read back over its index."""
+"""The step plan of a dataset version or patch, read back over its training index."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
-from wsdata.catalog.objects import read_table
 from wsdata.errors import CatalogError
-from wsdata.lifecycle.versions import base_of, require_version
+from wsdata.lifecycle.versions import require_version
 from wsdata.shard.plan import StepPlan
 from wsdata.shard.publish import read_dataset
+from wsdata.shard.training_index import TrainingIndex, open_index
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from wsdata.catalog.ledger import Ledger
     from wsdata.store import BlobStore
 
@@ -24,14 +22,18 @@ def load_plan(ledger: Ledger, store: BlobStore, version: str) -> StepPlan:
     Raises:
         ValueError: The name is not a version's.
         CatalogError: There is no such version, or it has no plan yet.
+        PlanError: The plan is of another format.
     """
+    return load_indexed_plan(ledger, store, version)[0]
+
+
+def load_indexed_plan(
+    ledger: Ledger, store: BlobStore, version: str
+) -> tuple[StepPlan, TrainingIndex]:
+    """As `load_plan`, with the index that the plan's rows count."""
     require_version(ledger, version)
     pointer = read_dataset(store, version)
     if "plan_key" not in pointer:
         raise CatalogError(f"{version} has no step plan yet: run `wsdata run`")
-    data = json.loads(store.get(pointer["plan_key"]))
-    return StepPlan.from_json(data, _index(ledger, store, version))
-
-
-def _index(ledger: Ledger, store: BlobStore, version: str) -> pl.DataFrame:
-    return read_table(ledger, store, "dataset_index", base_of(version))
+    index = open_index(store, pointer)
+    return StepPlan.from_json(json.loads(store.get(pointer["plan_key"])), index), index

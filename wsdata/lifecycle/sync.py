@@ -1,6 +1,6 @@
 """Replicate what training reads of a dataset version to another region's store.
 
-Only ``training/`` is read or written: shards, caption packs, index, plan, and last the pointers
+Only ``training/`` is read or written: shards, caption packs, indexes, plan, and last the pointers
 that make a version visible there, a patch's parents before it. All but pointers are named by the
 digest of their bytes, which is checked on what was read before it is put. What was copied before
 is skipped, so a sync that was killed goes on where it was. How objects are moved belongs to
@@ -23,6 +23,7 @@ from wsdata.digest import sha256_bytes
 from wsdata.errors import CatalogError, IntegrityError, ObjectMissing, PlanError, StoreError
 from wsdata.lifecycle.sync_copy import SyncStopped, copy_object, is_whole
 from wsdata.shard.publish import dataset_key, read_dataset
+from wsdata.shard.training_index import read_root
 from wsdata.store import BlobStore
 
 PREFIX = "training/"
@@ -198,7 +199,7 @@ def _pointers(source: BlobStore, version: str) -> dict[str, dict[str, Any]]:
     name: str | None = version
     while name is not None and name not in chain:
         body = read_dataset(source, name)
-        if "plan_key" not in body:
+        if not {"plan_key", "training_index_key"} <= body.keys():
             raise PlanError(f"dataset version {name} has no step plan yet: run `wsdata run`")
         chain[name] = body
         name = body.get("parent")
@@ -220,14 +221,21 @@ def _check_target(target: BlobStore, version: str, body: dict[str, Any]) -> None
 
 def _steering(pointers: dict[str, dict[str, Any]]) -> list[Wanted]:
     """Indexes and plans: what a pointer names. A plan's id is the digest of its bytes."""
-    indexes = {Wanted(body["index_key"], body["index_sha256"]) for body in pointers.values()}
+    indexes = {
+        Wanted(body[f"{name}_key"], body[f"{name}_sha256"])
+        for body in pointers.values()
+        for name in ("index", "training_index")
+    }
     plans = {Wanted(body["plan_key"], body["plan_id"]) for body in pointers.values()}
     return [_checked(wanted) for wanted in sorted(indexes | plans)]
 
 
 def _payload(source: BlobStore, pointers: dict[str, dict[str, Any]]) -> list[Wanted]:
-    """Shards and caption packs of some versions, each once, sorted by key."""
+    """Shards, caption packs and parts of indexes of some versions, each once, sorted by key."""
     keys: set[str] = set()
+    for body in pointers.values():
+        root = _checked(Wanted(body["training_index_key"], body["training_index_sha256"]))
+        keys.update(read_root(source, *root).objects)
     for key, sha256 in sorted({(p["index_key"], p["index_sha256"]) for p in pointers.values()}):
         _checked(Wanted(key, sha256))
         data = source.get(key)

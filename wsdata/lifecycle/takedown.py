@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from wsdata import tables
@@ -164,7 +165,8 @@ def _steps_of(ledger: Ledger, store: BlobStore, version: str, clips: list[str]) 
     if not clips or store.size(dataset_key(version)) is None:
         return set()
     plan = load_plan(ledger, store, version)
-    return {served.step for clip in clips for served in plan.where(clip, plan.num_steps)}
+    rows = np.concatenate([plan.index.rows_of_clip(clip) for clip in clips])
+    return {served.step for served in plan.where_rows(rows, until_step=plan.num_steps)}
 
 
 def _clips_of(ledger: Ledger, store: BlobStore, assets: list[str]) -> pl.DataFrame:

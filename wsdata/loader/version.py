@@ -1,44 +1,58 @@
 """Open a published dataset version for training: its plan, and where each sample lies.
 
-Everything read here, and by the loader at large, lies under ``training/`` in the store.
+Everything read here, and by the loader at large, lies under ``training/`` in the store. Opening
+reads three small objects, however many samples there are.
 """
 
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import polars as pl
+import numpy as np
 
-from wsdata.digest import sha256_bytes
 from wsdata.errors import IntegrityError, PlanError
-from wsdata.shard.placement import Placement, placement_of
+from wsdata.shard.placement import Placement
 from wsdata.shard.plan import StepPlan
-from wsdata.shard.plan_atoms import sort_rows
 from wsdata.shard.publish import read_dataset
+from wsdata.shard.training_index import Source, TrainingIndex, open_index
 from wsdata.store import BlobStore
 
 
 @dataclass(frozen=True, slots=True)
 class OpenVersion:
-    """A dataset version as the loader sees it; `index` is sorted as plans count."""
+    """A dataset version as the loader sees it; rows of plan and index are the same."""
 
     version: str
     plan: StepPlan
-    index: pl.DataFrame
+    index: TrainingIndex
 
     def placements(self, rows: Sequence[int]) -> list[Placement]:
-        """Where samples lie, by their rows in the plan, in the order asked for."""
-        return [placement_of(row) for row in self.index[list(rows)].iter_rows(named=True)]
+        """Where samples lie, by their rows in the plan, in the order asked for.
 
-    def placement(self, row: int) -> dict[str, Any]:
-        """Row of the dataset index by its number in a plan."""
-        return self.index.row(row, named=True)
+        Raises:
+            IntegrityError: The training index is damaged; object and block are named.
+        """
+        return self.index.placements(rows)
+
+    def sources(self, rows: Sequence[int]) -> list[Source]:
+        """What pixels samples are made of, by their rows, in the order asked for.
+
+        Raises:
+            PlanError: The version's manifest names no transcode for some of them.
+        """
+        return self.index.sources(rows)
+
+    def steps_of_rows(self, rows: Sequence[int], from_step: int, limit: int = 5) -> list[int]:
+        """The next steps from a step on that serve any of some rows; see `StepPlan`."""
+        return self.plan.steps_of_rows(np.asarray(rows, dtype=np.int64), from_step, limit)
+
+    def steps_of_shard(self, shard: str, from_step: int, limit: int = 5) -> list[int]:
+        """The next steps from a step on that read a shard, by its sha256."""
+        return self.plan.steps_of_rows(self.index.rows_of_shard(shard), from_step, limit)
 
 
 def open_version(store: BlobStore, version: str, *, seed: int | None = None) -> OpenVersion:
-    """Read pointer, index and plan of a version.
+    """Read pointer, plan and the root of the index of a version.
 
     Args:
         store: A store that holds ``training/``.
@@ -47,19 +61,13 @@ def open_version(store: BlobStore, version: str, *, seed: int | None = None) -> 
 
     Raises:
         CatalogError: The version is not published here.
-        PlanError: It has no step plan yet.
+        PlanError: It has no step plan yet, or one of another format.
         IntegrityError: Index or plan are not what the pointer says.
     """
     pointer = read_dataset(store, version)
     if "plan_key" not in pointer:
         raise PlanError(f"dataset version {version} has no step plan yet: run `wsdata run`")
-    data = store.get(pointer["index_key"])
-    if (found := sha256_bytes(data)) != pointer["index_sha256"]:
-        raise IntegrityError(
-            f"index of dataset version {version} ({pointer['index_key']}) has digest {found[:12]}, "
-            f"the pointer says {pointer['index_sha256'][:12]}: delete it and run `wsdata run`"
-        )
-    index = sort_rows(pl.read_parquet(io.BytesIO(data)))
+    index = open_index(store, pointer)
     plan = StepPlan.from_json(json.loads(store.get(pointer["plan_key"])), index)
     if plan.plan_id != pointer["plan_id"]:
         raise IntegrityError(

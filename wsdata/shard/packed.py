@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from wsdata.digest import sha256_bytes
-from wsdata.errors import IntegrityError, StoreError
+from wsdata.errors import IntegrityError, ObjectMissing, StoreError
 from wsdata.store import BlobStore
 
 I64 = NDArray[np.int64]
@@ -123,8 +123,9 @@ class PackedWriter:
             raise ValueError(f"{rows_per_part} rows a part: not a multiple of {rows_per_block}")
         self._store, self._name, self._key = store, name, key
         self._fields = tuple(fields)
+        self.dtype = np.dtype(list(self._fields))
         self._rows_per_block, self._rows_per_part = rows_per_block, rows_per_part
-        self._filling = np.zeros(rows_per_part, np.dtype(list(self._fields)))
+        self._filling = np.zeros(rows_per_part, self.dtype)
         self._num_filled = 0
         self._num_rows = 0
         self._parts: list[Part] = []
@@ -195,6 +196,11 @@ class BlockCache:
         self._pieces: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._num_bytes = 0
         self._lock = threading.Lock()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the pieces that are kept."""
+        return self._num_bytes
 
     def get(self, key: tuple[str, int], read: Callable[[], bytes]) -> bytes:
         """Return a piece, read by the first who asks; two who ask at once may both read it."""
@@ -340,8 +346,13 @@ class PackedTable:
         for _ in range(2):
             try:
                 data = self._read(key, offset, length)
+            except ObjectMissing:
+                raise
             except StoreError as error:
-                error.add_note(f"wanted for {what} of the training index")
+                error.add_note(
+                    f"wanted for {what} of training index object {key}; where the object is cut "
+                    "short: delete it and run `wsdata run`"
+                )
                 raise
             found = xxhash.xxh3_64_hexdigest(data)
             if found == xxh3:

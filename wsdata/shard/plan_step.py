@@ -1,6 +1,7 @@
 """The step that plans a dataset version, proves the plan, and publishes it for training.
 
-What a plan is belongs to `plan`; the pointer by which a trainer finds it, to `publish`.
+What a plan is belongs to `plan`; the index that trainers read, to `training_index`; the
+pointer by which a trainer finds both, to `publish`.
 """
 
 import dataclasses
@@ -8,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from wsdata.curate.manifest import manifest_digest
 from wsdata.digest import canonical_json, digest
@@ -15,8 +17,17 @@ from wsdata.errors import StepFailed
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe
 from wsdata.shard.plan import StepPlan
+from wsdata.shard.plan_atoms import SampleTable, sort_rows
 from wsdata.shard.plan_mixture import PhaseMix
 from wsdata.shard.publish import dataset_key, index_key, publish_dataset
+from wsdata.shard.training_index_write import (
+    INDEXED,
+    SOURCED,
+    Written,
+    widths_of,
+    write_training_index,
+)
+from wsdata.store import BlobStore
 from wsdata.tables import rows_of
 
 CODE_VERSION = "step-plan-3"
@@ -40,7 +51,7 @@ STEP = Step(
     function="wsdata.shard.plan_step:run",
     code_version=CODE_VERSION,
     partition="dataset_version",
-    assets={"step_plan": ("step_plans",)},
+    assets={"step_plan": ("step_plans", "training_index_parts")},
     inputs=(Input(table="dataset_index"), Input(table="manifests")),
     params_of=plan_params,
     description="Which samples every training step gets: a pure function of index, seed and step.",
@@ -59,16 +70,20 @@ def run(run: StepRun) -> StepResult:
         PlanError: The recipe's mixture cannot be planned over what the index holds.
         StepFailed: The plan breaks one of its promises.
     """
-    index, manifest = run.read("dataset_index"), run.read("manifests")
-    gone = manifest.join(index, on="sample_id", how="anti")["bucket"].value_counts()
-    plan = StepPlan.compile(index, **run.params, lost=dict(gone.rows()))
+    rows, manifest = run.read("dataset_index"), run.read("manifests")
+    gone = manifest.join(rows, on="sample_id", how="anti")["bucket"].value_counts()
+    table = SampleTable(rows)
+    plan = StepPlan.compile(table, **run.params, lost=dict(gone.rows()))
     proof = prove_plan(plan)
     if failed := sorted(name for name, check in proof["checks"].items() if not check["passed"]):
         raise StepFailed(
             f"step plan {plan.plan_id[:12]} of {run.order.partition} breaks {failed}: "
             f"{canonical_json({name: proof['checks'][name] for name in failed})}"
         )
-    keys = _publish(run, plan, manifest_digest(manifest))
+    written = _write_index(run.store, rows, manifest)
+    if written.root.atoms != table.atoms:
+        raise StepFailed(f"the training index of {run.order.partition} is not of the planned rows")
+    keys = _publish(run, plan, written, manifest_digest(manifest))
     row = {
         "plan_id": plan.plan_id,
         **keys,
@@ -78,22 +93,41 @@ def run(run: StepRun) -> StepResult:
         "proof_json": canonical_json(proof),
     }
     return StepResult(
-        tables={"step_plans": rows_of("step_plans", [row])},
+        tables={
+            "step_plans": rows_of("step_plans", [row]),
+            "training_index_parts": rows_of(
+                "training_index_parts", [part._asdict() for part in written.parts]
+            ),
+        },
         metrics={"num_pools": len(plan.pools), "num_samples": plan.num_samples},
         display={"step_plan": _display(plan, proof)},
     )
 
 
-def _publish(run: StepRun, plan: StepPlan, digest_of_manifest: str) -> dict[str, str]:
-    """Put plan, index and pointer where a trainer finds them; the pointer goes last."""
+def _write_index(store: BlobStore, rows: pl.DataFrame, manifest: pl.DataFrame) -> Written:
+    sources = manifest.select("sample_id", *SOURCED)
+    indexed = rows.select(INDEXED).join(sources, on="sample_id", how="left")
+    return write_training_index(store, [sort_rows(indexed)], widths_of(indexed))
+
+
+def _publish(
+    run: StepRun, plan: StepPlan, written: Written, digest_of_manifest: str
+) -> dict[str, str]:
+    """Put plan, indexes and pointer where a trainer finds them; the pointer goes last."""
     (index_ref,) = run.order.inputs["dataset_index"]
-    keys = {"key": plan_key(plan.plan_id), "index_key": index_key(index_ref.sha256)}
+    keys = {
+        "key": plan_key(plan.plan_id),
+        "index_key": index_key(index_ref.sha256),
+        "training_index_key": written.key,
+    }
     run.store.put(keys["key"], canonical_json(plan.to_json()).encode())
     if run.store.size(keys["index_key"]) is None:
         run.store.put(keys["index_key"], run.store.get(index_ref.key))
     body = {
         "index_key": keys["index_key"],
         "index_sha256": index_ref.sha256,
+        "training_index_key": written.key,
+        "training_index_sha256": written.sha256,
         "manifest_digest": digest_of_manifest,
         "plan_key": keys["key"],
         "plan_id": plan.plan_id,

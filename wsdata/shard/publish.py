@@ -1,7 +1,8 @@
 """The pointer objects by which training hosts find a dataset version.
 
-All that a trainer reads lies under ``training/``: index, plan, shards, packs, and one small
-pointer for each version that names the first two. A pointer is written once; what lies behind it
+All that a trainer reads lies under ``training/``: training index, plan, shards, packs, and one
+small pointer for each version that names the first two, and the dataset index as a table for
+whoever wants to query it. A pointer is written once; what lies behind it
 is content-addressed. The ledger is not needed to read any of it.
 """
 
@@ -13,7 +14,7 @@ from wsdata.errors import CatalogError, ObjectMissing
 from wsdata.ids import parse_version
 from wsdata.store import BlobStore
 
-POINTER_FORMAT_VERSION = 1
+POINTER_FORMAT_VERSION = 2
 REQUIRED = ("index_key", "index_sha256", "manifest_digest")
 
 _PREFIX = "training/datasets/"
@@ -54,7 +55,7 @@ def publish_dataset(store: BlobStore, version: str, body: dict[str, Any]) -> boo
     if missing := sorted(set(REQUIRED) - set(body)):
         raise ValueError(f"pointer of dataset version {version}: missing keys {missing}")
     full = {**body, "format_version": POINTER_FORMAT_VERSION, "version": version}
-    for name in ("index_key", "plan_key"):
+    for name in ("index_key", "training_index_key", "plan_key"):
         if name in body and store.size(body[name]) is None:
             raise ObjectMissing(
                 f"dataset version {version}: {name} {body[name]} is not in {store.address}, so "
@@ -92,7 +93,8 @@ def read_dataset(store: BlobStore, version: str) -> dict[str, Any]:
     if body.get("format_version") != POINTER_FORMAT_VERSION:
         raise CatalogError(
             f"pointer of dataset version {version} has format {body.get('format_version')!r}; "
-            f"this code reads {POINTER_FORMAT_VERSION}"
+            f"this code reads {POINTER_FORMAT_VERSION}: train it with the release of wsdata that "
+            "published it, or cut and plan the next version with this one"
         )
     return body
 

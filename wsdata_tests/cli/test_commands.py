@@ -218,7 +218,7 @@ def test_drop_make_check_and_list(ask, say, tmp_path):
 def test_stage_runs_one_order_and_prints_its_report(ask, home, tmp_path):
     refs = {
         table: home.ledger.live(table, "v1")
-        for table in ("manifests", "dataset_index", "step_plans")
+        for table in ("manifests", "dataset_index", "step_plans", "training_index_parts")
     }
     order = Order(
         stage="lifecycle", step="snapshots", partition="v1", code_version=SNAPSHOT.code_version,

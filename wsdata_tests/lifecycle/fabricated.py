@@ -29,7 +29,7 @@ from wsdata.recipe import Recipe
 from wsdata.records import Fact, ObjectRef, Order, Report, table_key
 from wsdata.shard.latents import latent_shape
 from wsdata.store import BlobStore, open_store
-from wsdata_tests.loader.published import publish
+from wsdata_tests.loader.published import PLAN_STEP, publish
 from wsdata_tests.orders_support import rows_made
 
 A, B = "licensed.acme.20261101.001", "crawl.web.20261102.001"
@@ -343,4 +343,4 @@ def _dataset(home: Home) -> None:
     home.commit("v1.0000", {"placements": placements, "latent_losses": lost})
     home.commit("v1.0000", {"caption_packs": packs})
     home.commit("v1", {"dataset_index": list(index.values()), "index_losses": lost})
-    home.commit("v1", {"step_plans": rows_made(home.store, report, "step_plans")})
+    home.commit("v1", {table: rows_made(home.store, report, table) for table in PLAN_STEP.tables})

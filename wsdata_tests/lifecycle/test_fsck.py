@@ -2,6 +2,7 @@ import sqlite3
 
 import pytest
 
+from wsdata import tables
 from wsdata.ids import raw_key
 from wsdata.lifecycle.fsck import check_store
 from wsdata.lifecycle.snapshot import STEP as SNAPSHOT
@@ -32,7 +33,8 @@ def test_a_whole_home_has_no_fault(home):
         *home.rows("raw_assets")["key"].drop_nulls(), *home.rows("transcodes_256p")["key"],
         *home.rows("frame_packs")["key"], *home.rows("placements")["shard_key"],
         *home.rows("caption_packs")["key"],
-        *home.rows("step_plans").select("key", "index_key", "pointer_key").row(0),
+        *home.rows("step_plans").select(tables.TABLES["step_plans"].blobs).row(0),
+        *home.rows("training_index_parts")["key"],
     }  # fmt: skip
     assert found["blobs"] == len(named)
 

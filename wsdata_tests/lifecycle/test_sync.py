@@ -21,6 +21,7 @@ from wsdata.lifecycle.patch import patch_version
 from wsdata.lifecycle.sync import sync_version
 from wsdata.loader.dataset import PlanDataset
 from wsdata.shard.publish import index_key, publish_dataset, published_versions, read_dataset
+from wsdata.shard.training_index_write import Widths, write_training_index
 from wsdata.store import FolderStore, open_store
 from wsdata_tests.lifecycle.fabricated import clip_id, sample_ids
 from wsdata_tests.loader.published import PARAMS, publish, sample_rows
@@ -205,7 +206,7 @@ def test_a_damaged_object_is_named_and_the_version_is_not_published(
     assert published_versions(target) == []
     assert target.size(key) is None
     if kind in ("shards", "packs"):  # the rest is there, for the next run
-        assert len(training(target)) == len(training(own_source)) - 3 - (fault != "missing")
+        assert len(training(target)) == len(training(own_source)) - 4 - (fault != "missing")
     own_source.delete(key)
     own_source.put(key, data)
     assert sync_version(own_source, target, "v1").is_published
@@ -290,7 +291,15 @@ def test_a_key_outside_training_is_refused(tmp_path, target):
     keys = {"index_key": index_key(sha256), "plan_key": f"training/plans/{sha256_bytes(plan)}.json"}
     store.put(keys["index_key"], buffer.getvalue())
     store.put(keys["plan_key"], plan)
-    body = {**keys, "index_sha256": sha256, "plan_id": sha256_bytes(plan), "manifest_digest": "x"}
+    root = write_training_index(store, [], Widths(1, 1))
+    body = {
+        **keys,
+        "index_sha256": sha256,
+        "plan_id": sha256_bytes(plan),
+        "manifest_digest": "x",
+        "training_index_key": root.key,
+        "training_index_sha256": root.sha256,
+    }
     publish_dataset(store, "v1", body)
     with pytest.raises(IntegrityError, match="raw/film, which is not under training/"):
         sync_version(store, target, "v1")

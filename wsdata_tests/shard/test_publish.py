@@ -24,7 +24,7 @@ def store(tmp_path):
 def test_pointer_reads_back_and_a_second_publication_of_the_same_is_no_change(store):
     assert publish_dataset(store, "v3", BODY)
     assert not publish_dataset(store, "v3", dict(BODY))
-    assert read_dataset(store, "v3") == {**BODY, "version": "v3", "format_version": 1}
+    assert read_dataset(store, "v3") == {**BODY, "version": "v3", "format_version": 2}
 
 
 def test_another_body_for_a_published_version_is_refused_and_the_first_stays(store):
@@ -35,6 +35,8 @@ def test_another_body_for_a_published_version_is_refused_and_the_first_stays(sto
 
 
 def test_a_pointer_to_objects_that_are_not_there_is_refused(store):
+    with pytest.raises(ObjectMissing, match="training_index_key training/index/x"):
+        publish_dataset(store, "v3", {**BODY, "training_index_key": "training/index/x"})
     with pytest.raises(ObjectMissing, match="plan_key training/plans/x"):
         publish_dataset(store, "v3", {**BODY, "plan_key": "training/plans/x"})
     assert published_versions(store) == []
@@ -46,6 +48,12 @@ def test_an_unpublished_version_names_those_that_are(store):
     assert published_versions(store) == ["v2", "v2.1", "v10"]
     with pytest.raises(CatalogError, match=r"published are v2, v2\.1, v10"):
         read_dataset(store, "v4")
+
+
+def test_a_pointer_of_an_older_format_says_what_to_do(store):
+    store.put("training/datasets/v3.json", b'{"format_version": 1, "version": "v3"}')
+    with pytest.raises(CatalogError, match="has format 1; this code reads 2: train it with the"):
+        read_dataset(store, "v3")
 
 
 def test_malformed_versions_and_bodies_are_bad_arguments(store):
