@@ -177,6 +177,27 @@ class Shards:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Shuffle:
+    """Whether samples near each other in an epoch come from few blocks of the training index.
+
+    `block` samples stay together, and a window of them is shuffled among itself: less is read of
+    the index, and mixing reaches no further than the window. 0 and 0: a pool is mixed as a whole.
+    """
+
+    block: int = 0
+    window: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.block, self.window) == (0, 0):
+            return
+        if self.block < 1 or self.window < self.block or self.window % self.block:
+            raise RecipeError(
+                f"shuffle: block {self.block}, window {self.window}: expected a window that is a "
+                "multiple of the block, or neither"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Stream:
     """One weighted part of the mixture: source tiers x domains x modality."""
 
@@ -186,12 +207,18 @@ class Stream:
     generated: bool = False  # model-generated material only; other streams admit none of it
     audio: bool = False  # samples carry sound where it was kept
     needs_audio: bool = False  # admits only clips whose sound was kept
+    actions: bool = False  # samples carry actions where a track was kept
+    needs_actions: bool = False  # admits only clips whose track was kept
     max_epochs: float = 0.0  # 0: no cap
     multiplier: float = 1.0
 
     def __post_init__(self) -> None:
         if self.modality not in ("video", "image"):
             raise RecipeError(f"stream modality {self.modality!r}: expected 'video' or 'image'")
+        timed = {"audio": self.audio or self.needs_audio}
+        timed["actions"] = self.actions or self.needs_actions
+        if self.modality == "image" and (asked := [name for name, is_so in timed.items() if is_so]):
+            raise RecipeError(f"a stream of images asks for {' and '.join(asked)}: it has no time")
         if unknown := set(self.source_tiers) - set(SOURCE_TIERS):
             raise RecipeError(
                 f"stream source_tiers: unknown {sorted(unknown)}; known are {SOURCE_TIERS}"
@@ -240,6 +267,7 @@ class Recipe:
     samples: Samples = field(default_factory=Samples)
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
     shards: Shards = field(default_factory=Shards)
+    shuffle: Shuffle = field(default_factory=Shuffle)
     streams: dict[str, Stream] = field(default_factory=dict[str, Stream])
     phases: tuple[Phase, ...] = ()
     versions: dict[str, str] = field(default_factory=dict[str, str])  # table -> pinned version

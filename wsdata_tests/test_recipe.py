@@ -38,6 +38,10 @@ def test_a_shipped_recipe_is_one_and_survives_json(path):
         ({"name": "x", "shots": {"engine": "x"}}, "'x', expected 'looks' or 'transnetv2'"),
         ({"name": "x", "streams": {"a": {"modality": "sound"}}}, "expected 'video' or 'image'"),
         ({"name": "x", "streams": {"a": {"source_tiers": ["web"]}}}, "unknown .'web'"),
+        (
+            {"name": "x", "streams": {"a": {"modality": "image", "needs_actions": True}}},
+            "a stream of images asks for actions: it has no time",
+        ),
         ({"name": "x", "phases": [PHASE]}, "unknown streams .'video'"),
         ({"name": "x", **VIDEO, "phases": [PHASE, PHASE]}, "declared twice"),
         ({"name": "x", **VIDEO, "phases": [{**PHASE, "rungs": ["8k"]}]}, "unknown rungs .'8k'"),

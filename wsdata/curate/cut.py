@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
+import polars.selectors as cs
 
 from wsdata import tables
 from wsdata.curate import losses, semdedup
 from wsdata.curate.centroids import hash_rank
+from wsdata.curate.columns import SAME_SAMPLE, TRACKS, kept_tracks, name_columns
 from wsdata.curate.corpus import unify_clips, unify_of_clips, unify_rows
 from wsdata.curate.decontam import eval_hits
 from wsdata.curate.generated import generated_clips, retag_clips
@@ -32,7 +34,6 @@ from wsdata.recipe import Recipe
 Rows = Mapping[str, pl.DataFrame]  # by partition
 _NO_SCORES = tables.empty("safety_list_scores")
 _TRANSCODES = tuple(f"transcodes_{ending}" for ending in tables.TRANSCODES)
-SAME_SAMPLE = ["sample_id", "bucket", "transcode_sha256"]  # as the index reuses placements by
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,16 +110,14 @@ def make_cut(
 def _describe(
     clips: pl.DataFrame, read: Mapping[str, Rows], recipe: Recipe, as_of_date: str
 ) -> pl.DataFrame:
-    """Clips with verdict, tier, merged provenance, domain, and whether there is sound."""
+    """Clips with verdict, tier, merged provenance, domain, and the tracks kept beside them."""
     scores = pl.concat(
         [unify_of_clips(f"{f}_scores", read[f"{f}_scores"], clips) for f in tables.FILTERS]
     )
     verdicts = evaluate_gates(scores, clips.drop("home"), recipe.gates, recipe.tiers)
     provenance = pl.concat([*read["provenance"].values(), tables.empty("provenance")])
     rights = judge_rights(provenance, recipe.rights, as_of_date=as_of_date)
-    sound = unify_of_clips("audio_tracks", read["audio_tracks"], clips).filter(
-        pl.col("status") == "kept"
-    )
+    tracks = kept_tracks(*(unify_of_clips(name, read[name], clips) for name in TRACKS.values()))
     placed = unify_of_clips("cluster_assignments", read["cluster_assignments"], clips)
     domains = unify_rows("centroids", read["centroids"]).select("cluster", "domain")
     return (
@@ -127,11 +126,12 @@ def _describe(
         .join(rights, on="asset_id", how="left")
         .join(placed.select("clip_id", "cluster"), on="clip_id", how="left")
         .join(domains, on="cluster", how="left")
-        .join(sound.select("clip_id", pl.col("key").alias("sound_key")), on="clip_id", how="left")
+        .join(tracks, on="clip_id", how="left")
         .with_columns(
             pl.col("passed").fill_null(value=False),
             pl.col("is_generated").fill_null(value=False),
-            pl.col("sound_key").is_not_null().alias("has_sound"),
+            pl.col("kept_audio_key").is_not_null().alias("has_sound"),
+            pl.col("kept_actions_key").is_not_null().alias("has_actions"),
         )
         .sort("clip_id")
     )
@@ -322,15 +322,15 @@ def _manifest_rows(
 ) -> pl.DataFrame:
     about = clips.select(
         "clip_id", "asset_id", "source", "source_tier", "license_id", "domain", "cluster", "tier",
-        "media_kind", "sound_key",
+        "media_kind", cs.starts_with("kept_"),
     )  # fmt: skip
     stored = tracks.select(
         "clip_id", "rung", "fps", pl.col("key").alias("transcode_key"),
         pl.col("sha256").alias("transcode_sha256"), "transcode_version",
     )  # fmt: skip
     streams = pl.DataFrame(
-        [(name, stream.multiplier, stream.audio) for name, stream in recipe.streams.items()],
-        schema={"stream": pl.String, "weight": pl.Float64, "wants_sound": pl.Boolean},
+        [(name, stream.multiplier) for name, stream in recipe.streams.items()],
+        schema={"stream": pl.String, "weight": pl.Float64},
         orient="row",
     )
     rows = (
@@ -338,11 +338,9 @@ def _manifest_rows(
         .join(about, on="clip_id", how="inner")
         .join(stored, on=["clip_id", "rung"], how="inner")
         .join(streams, on="stream", how="inner")
-        .with_columns(
-            pl.when(pl.col("wants_sound")).then(pl.col("sound_key")).alias("audio_key"),
-            pl.lit("plain").alias("variant"),
-        )
+        .with_columns(pl.lit("plain").alias("variant"))
     )
+    rows = name_columns(rows, recipe.streams)
     return tables.conform("manifests", rows.select(list(tables.TABLES["manifests"].columns)))
 
 

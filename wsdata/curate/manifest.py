@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from wsdata import tables
+from wsdata.curate.columns import TRACKS
 from wsdata.curate.cut import assign_shards, make_cut
 from wsdata.curate.summary import show_cut
 from wsdata.errors import NotReady
@@ -20,7 +21,7 @@ from wsdata.recipe import Recipe, recipe_from
 READS = (
     "clips",
     *(f"transcodes_{rung}" for rung in tables.TRANSCODES),
-    "audio_tracks",
+    *TRACKS.values(),
     *(f"{name}_scores" for name in tables.FILTERS),
     "clip_embeddings",
     "captions",
@@ -38,7 +39,7 @@ READS = (
 )
 _OPTIONAL = frozenset(
     {
-        "audio_tracks",
+        *TRACKS.values(),
         "vault_prints",
         "generated_prints",
         "cluster_assignments",

@@ -12,11 +12,11 @@ def assign_streams(clips: pl.DataFrame, streams: dict[str, Stream]) -> pl.DataFr
     """Give every clip its stream: the most specific one that admits it.
 
     A stream of model-generated material admits that alone, and others admit none of it. More
-    specific is: names domains, needs sound, lists fewer source tiers; of equals, the name that
-    sorts first.
+    specific is: names domains, needs actions, needs sound, lists fewer source tiers; of equals,
+    the name that sorts first.
 
     Args:
-        clips: Columns ``source_tier, domain, media_kind, is_generated, has_sound``.
+        clips: Columns ``source_tier, domain, media_kind, is_generated, has_sound, has_actions``.
         streams: The recipe's streams.
 
     Returns:
@@ -28,8 +28,13 @@ def assign_streams(clips: pl.DataFrame, streams: dict[str, Stream]) -> pl.DataFr
     return clips.with_columns(stream.alias("stream"))
 
 
-def _breadth(stream: Stream) -> tuple[bool, bool, int]:
-    return not stream.domains, not stream.needs_audio, len(stream.source_tiers)
+def _breadth(stream: Stream) -> tuple[bool, bool, bool, int]:
+    return (
+        not stream.domains,
+        not stream.needs_actions,
+        not stream.needs_audio,
+        len(stream.source_tiers),
+    )
 
 
 def _admits(stream: Stream) -> pl.Expr:
@@ -42,4 +47,6 @@ def _admits(stream: Stream) -> pl.Expr:
         admits = admits & pl.col("domain").is_in(list(stream.domains)).fill_null(value=False)
     if stream.needs_audio:
         admits = admits & pl.col("has_sound")
+    if stream.needs_actions:
+        admits = admits & pl.col("has_actions")
     return admits

@@ -134,6 +134,7 @@ class AnalyticTokenizer:
 
     def __init__(self) -> None:
         self.version = VERSION
+        self.is_prefix_exact = True
         self.reference_mean_c = np.array(_REFERENCE_MEAN, np.float32)
         self.reference_std_c = np.array(_REFERENCE_STD, np.float32)
         self._first = _Block(_FIRST, 1)

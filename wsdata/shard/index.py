@@ -10,15 +10,16 @@ from typing import Any
 import polars as pl
 
 from wsdata import tables
+from wsdata.catalog.objects import read_object
+from wsdata.curate.columns import NO_COLUMNS, SAME_SAMPLE
 from wsdata.digest import sha256_bytes
 from wsdata.errors import StepFailed
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe
+from wsdata.shard.fidelity import FIDELITY_HEADER, fidelity_table
 from wsdata.shard.latent_shards import latent_params
 from wsdata.shard.latent_stats import markdown_table, psnr_histogram
 from wsdata.shard.publish import index_key
-
-SAME_SAMPLE = ["sample_id", "bucket", "transcode_sha256"]  # what makes old latents fit
 
 _NUM_NAMED = 3
 
@@ -61,23 +62,25 @@ def run(run: StepRun) -> StepResult:
     manifest = run.read("manifests")
     own = run.read("placements")
     _check_one_tokenizer(run, own)
-    wanted = run.params["tokenizer"]
-    placed = _first_of(
-        own,
-        run.read_context("placements").filter(
-            (pl.col("tokenizer_version") == wanted["version"])
-            & (pl.col("latent_dtype") == wanted["dtype"])
-        ),
-        subset=SAME_SAMPLE,
-        order=["shard", "row"],
+    # what a sample carries is told by where it lies
+    wanting = manifest.drop("channels_json").with_columns(
+        pl.col("columns_digest").fill_null(NO_COLUMNS)
     )
+    others = _fitting(run, "placements", wanting, SAME_SAMPLE)
+    wanted = run.params["tokenizer"]
+    others = others.filter(
+        (pl.col("tokenizer_version") == wanted["version"])
+        & (pl.col("latent_dtype") == wanted["dtype"])
+    )
+    placed = _first_of(own, others, subset=SAME_SAMPLE, order=["shard", "row"])
+    placed = placed.join(wanting, on=SAME_SAMPLE, how="semi")
     packs = _first_of(
         run.read("caption_packs"),
-        run.read_context("caption_packs").sort("caption_version", descending=True),
+        _fitting(run, "caption_packs", placed, ["shard"]).sort("caption_version", descending=True),
         subset=["shard"],
         order=["shard"],
     ).select("shard", "caption_version", pl.col("key").alias("caption_pack_key"))
-    index = manifest.join(placed.drop("clip_id", "job"), on=SAME_SAMPLE, how="inner").join(
+    index = wanting.join(placed.drop("clip_id", "job"), on=SAME_SAMPLE, how="inner").join(
         packs, on="shard", how="left"
     )
     losses = _losses(run, manifest, index)
@@ -89,8 +92,25 @@ def run(run: StepRun) -> StepResult:
     return StepResult(
         tables={"dataset_index": rows, "index_losses": losses},
         metrics=_metrics(rows, losses, own),
-        display={"dataset_index": _display(rows, losses, own)},
+        display={"dataset_index": _display(rows, losses, own) | _quality(placed)},
     )
+
+
+def _fitting(run: StepRun, table: str, wanted: pl.DataFrame, on: list[str]) -> pl.DataFrame:
+    """Rows of a context that some row wanted, read object by object: never all at once.
+
+    What lies elsewhere grows with every version that was ever made, and this step does not: its
+    memory is that of its own version, and of one object of another.
+    """
+    kept = [tables.empty(table)]
+    for ref in run.order.context.get(table, []):
+        kept.append(read_object(run.store, ref).join(wanted.select(on), on=on, how="semi"))  # noqa: PERF401
+    return pl.concat(kept)
+
+
+def _quality(placed: pl.DataFrame) -> dict[str, dict[str, Any]]:
+    text = markdown_table(FIDELITY_HEADER, fidelity_table(placed))
+    return {"fidelity": {"type": "md", "raw_value": text}} if text else {}
 
 
 def _check_one_tokenizer(run: StepRun, own: pl.DataFrame) -> None:
@@ -145,7 +165,15 @@ def _metrics(rows: pl.DataFrame, losses: pl.DataFrame, own: pl.DataFrame) -> dic
         "num_tokens": float(rows["num_tokens"].sum()),
         "latent_bytes": float(rows["length"].sum()),
         "num_without_captions": float(rows["caption_pack_key"].null_count()),
+        "num_with_audio": float(rows.select(_carries("audio").sum()).item()),
+        "num_with_actions": float(rows.select(_carries("actions").sum()).item()),
     }
+
+
+def _carries(column: str) -> pl.Expr:
+    """Whether a row's sample has something in a column of bytes."""
+    length = pl.col("columns_json").str.json_path_match(f"$.{column}[1]")
+    return length.cast(pl.Int64).fill_null(0) > 0
 
 
 def _num_reused(rows: pl.DataFrame, own: pl.DataFrame) -> int:
@@ -163,6 +191,8 @@ def _display(
             pl.col("num_tokens").sum().alias("tokens"),
             (pl.col("length").sum() / 1e6).round(2).alias("MB"),
             pl.col("psnr_db").median().round(1).alias("median PSNR dB"),
+            _carries("audio").sum().alias("with sound"),
+            _carries("actions").sum().alias("with actions"),
         )
         .sort("bucket", "stream")
     )

@@ -1,24 +1,27 @@
 """The step that encodes the samples of a shard group and lays them down in shards.
 
 One group is one job on the ``encode`` pool. Every sample is a unit: encoded once, from its own
-first frame, cast, decoded again for its PSNR, and kept, so that a killed job resumes. Then each
-bucket's samples are joined into shards, each of which is a unit too. Numbers about the job are
-`latent_stats`; tokenizers are `latents`; bytes are `format` and `writer`.
+first frame, cast, decoded again for its PSNR with and without the cast, and kept with the sound
+and actions that its stream asks for, so that a killed job resumes. Then each bucket's samples are
+joined into shards, each of which is a unit too. Numbers about the job are `latent_stats` and
+`fidelity`; tokenizers are `latents`; bytes are `format` and `writer`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from wsdata import tables
+from wsdata.curate.columns import NO_COLUMNS
 from wsdata.deployment import Deployment
 from wsdata.digest import canonical_json, digest, sha256_bytes
-from wsdata.errors import DecodeFailed, IntegrityError, ObjectMissing, StepFailed
-from wsdata.media.decode import iterate_transcode
+from wsdata.errors import StepFailed
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe
+from wsdata.shard.clip_source import ClipSource
+from wsdata.shard.columns import Columns
+from wsdata.shard.fidelity import cast_error
 from wsdata.shard.format import Sample, decode_sample, encode_sample
 from wsdata.shard.latent_stats import (
     channel_sums,
@@ -28,7 +31,6 @@ from wsdata.shard.latent_stats import (
     job_metrics,
 )
 from wsdata.shard.latents import (
-    Pixels,
     Tokenizer,
     open_tokenizer,
     psnr_db,
@@ -37,7 +39,10 @@ from wsdata.shard.latents import (
 )
 from wsdata.shard.quantize import dequantize, latent_fault, quantize
 from wsdata.shard.writer import plan_shards, write_shard
-from wsdata.store import BlobStore
+
+# Columns of a placement that the manifest tells, and that the encoding of a sample measured.
+_OF_SAMPLE = ("clip_id", "transcode_sha256", "columns_digest")
+_OF_UNIT = ("psnr_db", "uncast_psnr_db", "cast_rms_share", "cast_max_share")
 
 
 def latent_params(recipe: Recipe) -> dict[str, Any]:
@@ -109,7 +114,7 @@ def run(run: StepRun) -> StepResult:
     encoded = [units[sample["sample_id"]] for sample in kept]
     check_job(run.order.partition, tokenizer, encoded)
     shards = _write_shards(run, kept, units)
-    placed = _placements(run, kept, units, shards)
+    placed = _placements(run, tokenizer, kept, units, shards)
     return StepResult(
         tables={
             "placements": tables.rows_of("placements", placed),
@@ -155,18 +160,19 @@ def _samples_of_group(run: StepRun) -> list[dict[str, Any]]:
             f"as {min(missing)}: cut the version again"
         )
     rows = manifest.join(assigned.select("sample_id"), on="sample_id", how="semi")
+    rows = rows.with_columns(pl.col("columns_digest").fill_null(NO_COLUMNS))
     return rows.sort("transcode_key", "start_frame", "sample_id").to_dicts()
 
 
 def _encode_all(
     run: StepRun, tokenizer: Tokenizer, dtype: str, samples: list[dict[str, Any]]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    source = _Source(run.store)
+    source = ClipSource(run.store)
     for index, sample in enumerate(samples):
         cut = {name: sample[name] for name in ("crop_x", "crop_y", "width_px", "height_px")}
-        subject = digest(
-            [sample["sample_id"], sample["transcode_sha256"], cut, tokenizer.version, dtype]
-        )
+        made_of = [sample[name] for name in ("transcode_sha256", "audio_sha256", "actions_sha256")]
+        subject = digest([sample["sample_id"], made_of, cut, tokenizer.version, dtype])
+        rung: str = sample["rung"]
         try:
             unit = run.unit(
                 subject,
@@ -174,9 +180,7 @@ def _encode_all(
                     run, tokenizer, dtype, source, sample, subject
                 ),
                 blobs=("key",),
-                kind=tables.FAST_RUNGS.get(sample["rung"], sample["rung"])
-                if sample["num_frames"] > 1
-                else "still",
+                kind=tables.FAST_RUNGS.get(rung, rung) if sample["num_frames"] > 1 else "still",
                 amounts=lambda _, sample=sample: {"num_frames": sample["num_frames"]},
             )
         except _SampleLostError as error:  # not kept: a rerun looks again, lest a bad GPU decide
@@ -189,7 +193,7 @@ def _encode_one(
     run: StepRun,
     tokenizer: Tokenizer,
     dtype: str,
-    source: "_Source",
+    source: ClipSource,
     sample: dict[str, Any],
     subject: str,
 ) -> dict[str, Any]:
@@ -213,6 +217,7 @@ def _encode_one(
         raise StepFailed(f"sample {sample['sample_id']} of {sample['bucket']}: {error}") from error
     if fault := latent_fault(latents_tchw):
         raise _SampleLostError(*fault)
+    columns = source.columns(sample)
     quantized = quantize(latents_tchw, dtype)
     data = encode_sample(
         Sample(
@@ -222,6 +227,8 @@ def _encode_one(
             tokenizer_version=tokenizer.version,
             codes_tchw=quantized.codes_tchw,
             scale_c=quantized.scale_c,
+            audio_n=columns.audio_n,
+            actions_fd=columns.actions_fd,
         )
     )
     key = run.blob_key("latents", subject, ".sample")
@@ -229,80 +236,29 @@ def _encode_one(
         data = run.store.get(key)
     stored = decode_sample(data)
     read_tchw = dequantize(stored.codes_tchw, stored.scale_c, stored.dtype)
+    error = cast_error(latents_tchw, read_tchw)
     return {
         "key": key,
         "sha256": sha256_bytes(data),
         "size_bytes": len(data),
         "shape": list(read_tchw.shape),
         "psnr_db": psnr_db(pixels_thwc, tokenizer.decode(read_tchw)),
+        "uncast_psnr_db": psnr_db(pixels_thwc, tokenizer.decode(latents_tchw)),
+        "cast_rms_share": error.rms_share,
+        "cast_max_share": error.max_share,
         "channels": channel_sums(read_tchw),
+        "columns": _told(columns),
         "loss": None,
     }
 
 
-class _Source:
-    """Frames out of transcodes, each transcode read and decoded once for samples in its order."""
-
-    def __init__(self, store: BlobStore) -> None:
-        self._store = store
-        self._key: str | None = None
-        self._content = b""
-        self._decoding: Iterator[Pixels] = iter(())
-        self._position = 0
-        self._last: tuple[int, int] | None = None
-        self._window_thwc: Pixels = np.empty((0, 0, 0, 3), np.uint8)
-
-    def frames(self, sample: Mapping[str, Any]) -> Pixels:
-        """Frames [start_frame, start_frame + num_frames), fewer where the transcode ends."""
-        if sample["transcode_key"] != self._key:
-            self._content = _read_transcode(self._store, sample)
-            self._key = sample["transcode_key"]
-            self._restart()
-        wanted = (sample["start_frame"], sample["num_frames"])
-        if wanted == self._last:
-            return self._window_thwc
-        if wanted[0] < self._position:
-            self._restart()
-        try:
-            window = self._take(*wanted)
-        except DecodeFailed as error:
-            error.add_note(f"transcode {self._key} of clip {sample['clip_id']}")
-            raise
-        self._window_thwc = np.stack(window) if window else np.empty((0, 0, 0, 3), np.uint8)
-        self._last = wanted
-        return self._window_thwc
-
-    def _restart(self) -> None:
-        self._decoding = iterate_transcode(self._content)
-        self._position = 0
-        self._last = None
-
-    def _take(self, start: int, num_frames: int) -> list[Pixels]:
-        window: list[Pixels] = []
-        for frame_hwc in self._decoding:
-            self._position += 1
-            if self._position > start:
-                window.append(frame_hwc)
-            if self._position == start + num_frames:
-                break
-        return window
-
-
-def _read_transcode(store: BlobStore, sample: Mapping[str, Any]) -> bytes:
-    key = sample["transcode_key"]
-    try:
-        content = store.get(key)
-    except ObjectMissing as error:
-        raise ObjectMissing(
-            f"transcode {key} of clip {sample['clip_id']} (sample {sample['sample_id']}) is not in "
-            f"{store.address}: run the preprocess stage of its drop again, then this group"
-        ) from error
-    if (found := sha256_bytes(content)) != sample["transcode_sha256"]:
-        raise IntegrityError(
-            f"transcode {key} of clip {sample['clip_id']} has digest {found[:12]}, the manifest "
-            f"says {sample['transcode_sha256'][:12]}: delete the object and run its drop again"
-        )
-    return content
+def _told(columns: Columns) -> dict[str, Any]:
+    """What a unit keeps of its columns, beside their bytes."""
+    return {
+        "has_audio": columns.audio_n is not None,
+        "channels_json": columns.channels_json,
+        "remarks": columns.remarks,
+    }
 
 
 def _write_shards(
@@ -340,26 +296,29 @@ def _write_shards(
 
 def _placements(
     run: StepRun,
+    tokenizer: Tokenizer,
     kept: Iterable[dict[str, Any]],
     units: Mapping[str, dict[str, Any]],
     shards: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
     by_id = {sample["sample_id"]: sample for sample in kept}
-    job = f"{run.order.partition}@{run.order.version_digest}"
-    return [
-        {
-            **entry,
-            "clip_id": by_id[entry["sample_id"]]["clip_id"],
-            "bucket": shard["bucket"],
-            "tokenizer_version": run.params["tokenizer"]["version"],
-            "latent_dtype": run.params["tokenizer"]["dtype"],
-            "shard": shard["shard"],
-            "shard_key": shard["shard_key"],
-            "latent_shape_json": canonical_json(units[entry["sample_id"]]["shape"]),
-            "psnr_db": units[entry["sample_id"]]["psnr_db"],
-            "job": job,
-            "transcode_sha256": by_id[entry["sample_id"]]["transcode_sha256"],
-        }
-        for shard in shards
-        for entry in shard["samples"]
-    ]
+    of_job = {
+        "tokenizer_version": run.params["tokenizer"]["version"],
+        "latent_dtype": run.params["tokenizer"]["dtype"],
+        "is_prefix_exact": tokenizer.is_prefix_exact,
+        "job": f"{run.order.partition}@{run.order.version_digest}",
+    }
+    placed: list[dict[str, Any]] = []
+    for shard in shards:
+        of_shard = {name: shard[name] for name in ("bucket", "shard", "shard_key")}
+        for entry in shard["samples"]:
+            sample, unit = by_id[entry["sample_id"]], units[entry["sample_id"]]
+            own = {name: sample[name] for name in _OF_SAMPLE} | {n: unit[n] for n in _OF_UNIT}
+            remarks = unit["columns"]["remarks"]
+            columns = {
+                "channels_json": unit["columns"]["channels_json"],
+                "remarks_json": canonical_json(remarks) if remarks else None,
+                "latent_shape_json": canonical_json(unit["shape"]),
+            }
+            placed.append(entry | own | columns | of_shard | of_job)
+    return placed

@@ -4,6 +4,7 @@ A job whose weights are stale or broken shows in its channel statistics or in it
 before it shows in training.
 """
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wsdata.errors import StepFailed
+from wsdata.shard.fidelity import fidelity_metrics
 from wsdata.shard.latents import Tokenizer
 
 MIN_JOB_SAMPLES = 16  # fewer may be of one odd clip, and are only shown
@@ -123,8 +125,22 @@ def job_metrics(
             "psnr_min_db": min(unit["psnr_db"] for unit in units),
             "channel_mean_shift_max": float(shift_c.max()),
             "channel_std_ratio_max": float(ratio_c.max()),
+            "num_with_audio": float(sum(unit["columns"]["has_audio"] for unit in units)),
+            "num_with_actions": float(
+                sum(unit["columns"]["channels_json"] is not None for unit in units)
+            ),
+            **_num_remarks(units),
+            **fidelity_metrics(units),
         }
     return metrics
+
+
+def _num_remarks(units: Sequence[Unit]) -> dict[str, float]:
+    told = [unit["columns"]["remarks"] for unit in units]
+    return {
+        f"num_{column}_remarks": float(sum(column in remarks for remarks in told))
+        for column in ("audio", "actions")
+    }
 
 
 def job_display(
@@ -144,6 +160,7 @@ def job_display(
         "buckets": _bucket_table(shards),
         "psnr": psnr_histogram([unit["psnr_db"] for unit in units]),
         "channels": _channel_table(tokenizer, units) if units else "",
+        "columns": _remark_table(units),
         "losses": _loss_table(losses),
     }
     return shown | {
@@ -188,6 +205,17 @@ def _channel_table(tokenizer: Tokenizer, units: Sequence[Unit]) -> str:
     ]
     header = ["channel", "mean", "deviation", "mean off by (reference deviations)", "ratio"]
     return markdown_table(header, rows)
+
+
+def _remark_table(units: Sequence[Unit]) -> str:
+    """What is to tell of sound and actions, with the numbers in it left out."""
+    counts = Counter(
+        (column, re.sub(r"[0-9.]+", "N", remark))
+        for unit in units
+        for column, remark in unit["columns"]["remarks"].items()
+    )
+    rows = [[*told, counts[told]] for told in sorted(counts)]
+    return markdown_table(["column", "remark", "samples"], rows)
 
 
 def _loss_table(losses: Sequence[Mapping[str, Any]]) -> str:

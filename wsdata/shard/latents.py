@@ -33,9 +33,12 @@ class Tokenizer(Protocol):
         version: Digests configuration and weights, so that two tokenizers never share one.
         reference_mean_c: Mean of each channel over reference material.
         reference_std_c: Standard deviation of each channel over reference material.
+        is_prefix_exact: Whether the latents of a temporal prefix are a prefix of the latents, up
+            to rounding of float32; if not, latents must not be cropped in time.
     """
 
     version: str
+    is_prefix_exact: bool
     reference_mean_c: NDArray[np.float32]
     reference_std_c: NDArray[np.float32]
 

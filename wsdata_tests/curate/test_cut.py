@@ -346,16 +346,18 @@ def test_samples_that_a_live_shard_holds_are_not_assigned_again():
     recipe = make_recipe(shards={"samples_per_group": 20})
     manifest = cut(catalog, recipe).manifest
     placed = manifest.head(10).select(
-        "sample_id", "bucket", "transcode_sha256", pl.lit("fp8").alias("latent_dtype"),
-        pl.lit("tok-1").alias("tokenizer_version"),
+        "sample_id", "bucket", "transcode_sha256", "columns_digest",
+        pl.lit("fp8").alias("latent_dtype"), pl.lit("tok-1").alias("tokenizer_version"),
     )  # fmt: skip
     fresh = assign_shards(manifest, placed, recipe, version="v2", tokenizer_version="tok-1")
     assert set(fresh["sample_id"]) == set(manifest["sample_id"][10:])
     assert set(fresh["shard_group"]) <= {f"v2.{i:04d}" for i in range(5)}
-    anew = placed.with_columns(pl.lit("other pixels").alias("transcode_sha256"))
-    assert assign_shards(
-        manifest, anew, recipe, version="v2", tokenizer_version="tok-1"
-    ).height == manifest.height  # fmt: skip
+    for changed in ("transcode_sha256", "columns_digest"):
+        for other in ("another", None):  # null: of before samples had columns
+            anew = placed.with_columns(pl.lit(other, pl.String).alias(changed))
+            assert assign_shards(
+                manifest, anew, recipe, version="v2", tokenizer_version="tok-1"
+            ).height == manifest.height  # fmt: skip
     all_of = assign_shards(manifest, placed, recipe, version="v2", tokenizer_version="tok-2")
     assert all_of.height == manifest.height
     int8 = dataclasses.replace(

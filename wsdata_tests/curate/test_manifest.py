@@ -107,23 +107,38 @@ def test_the_order_in_which_drops_came_changes_no_byte(tmp_path):
     }
 
 
-def test_sound_is_given_to_streams_that_want_it(tmp_path):
+def test_tracks_are_given_to_streams_that_ask_for_them(tmp_path):
     catalog = small_corpus((DROP,))
-    clips = catalog.read["clips"][DROP].filter(pl.col("media_kind") == "video")
-    for clip in clips["clip_id"][:2]:
-        catalog.add("audio_tracks", DROP, clip_id=clip, status="kept", key=f"audio/{clip}")
+    clips = catalog.read["clips"][DROP].filter(pl.col("media_kind") == "video")["clip_id"]
+    for clip in clips[:3]:
+        told = {"clip_id": clip, "key": f"audio/{clip}", "sha256": clip[:24] * 2}
+        catalog.add("audio_tracks", DROP, status="kept", **told)
+    catalog.add("audio_tracks", DROP, clip_id=clips[3], status="unsynced", key="audio/late")
+    for clip in clips[2:4]:
+        told = {"clip_id": clip, "key": f"actions/{clip}", "sha256": clip[:24] * 2}
+        catalog.add("action_tracks", DROP, status="kept", channels_json='[{"name":"x"}]', **told)
     phases = [{"name": "p", "steps": 1, "rungs": ["256p"], "tiers": ["T0", "T1", "T2", "T3"],
-               "weights": {"joint": 0.5, "video": 0.5}}]  # fmt: skip
-    streams = {"joint": {"audio": True, "needs_audio": True}, "video": {}}
+               "weights": {"acted": 0.4, "joint": 0.3, "video": 0.3}}]  # fmt: skip
+    streams = {
+        "acted": {"audio": True, "actions": True, "needs_actions": True},
+        "joint": {"audio": True, "needs_audio": True},
+        "video": {},
+    }
     recipe = make_recipe(streams=streams, phases=phases)
     _, made = cut_through_the_step(tmp_path, catalog, recipe)
-    rows = made["manifests"]
-    joint = rows.filter(pl.col("stream") == "joint")
-    assert set(joint["clip_id"]) == set(clips["clip_id"][:2])
-    assert all(row["audio_key"] == f"audio/{row['clip_id']}" for row in joint.to_dicts())
-    assert rows.filter(pl.col("stream") == "video")["audio_key"].null_count() == (
-        rows.filter(pl.col("stream") == "video").height
-    )
+    of_stream = {name: made["manifests"].filter(pl.col("stream") == name) for name in streams}
+    assert set(of_stream["acted"]["clip_id"]) == set(clips[2:4])
+    assert set(of_stream["joint"]["clip_id"]) == set(clips[:2])
+    for row in [*of_stream["acted"].to_dicts(), *of_stream["joint"].to_dicts()]:
+        clip, is_acted = row["clip_id"], row["stream"] == "acted"
+        has_sound = clip != clips[3]
+        assert row["audio_key"] == (f"audio/{clip}" if has_sound else None)
+        assert row["actions_key"] == (f"actions/{clip}" if is_acted else None)
+        assert row["channels_json"] == ('[{"name":"x"}]' if is_acted else None)
+        digests = (clip[:16] if has_sound else "-", clip[:16] if is_acted else "-")
+        assert row["columns_digest"] == f"2:{digests[0]}:{digests[1]}"
+    plain = of_stream["video"].select("audio_key", "actions_key", "columns_digest").unique()
+    assert plain.rows() == [(None, None, "2:-:-")]
 
 
 def test_a_cap_of_samples_per_raw_asset_is_kept_and_told(tmp_path):

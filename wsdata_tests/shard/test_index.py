@@ -20,7 +20,7 @@ def store(tmp_path):
     return FolderStore(tmp_path)
 
 
-def _sample(name, *, bucket=BUCKET, transcode="t1"):
+def _sample(name, *, bucket=BUCKET, transcode="t1", columns="2:-:-"):
     return {
         "sample_id": name,
         "clip_id": f"clip-{name}",
@@ -33,10 +33,22 @@ def _sample(name, *, bucket=BUCKET, transcode="t1"):
         "weight": 1.0,
         "num_tokens": 48,
         "transcode_sha256": transcode,
+        "columns_digest": columns,
+        "channels_json": "[]",
     }
 
 
-def _placement(name, shard, row, *, version=VERSION, dtype="fp8", bucket=BUCKET, transcode="t1"):
+def _placement(
+    name,
+    shard,
+    row,
+    *,
+    version=VERSION,
+    dtype="fp8",
+    bucket=BUCKET,
+    transcode="t1",
+    columns="2:-:-",
+):
     return {
         "sample_id": name,
         "clip_id": f"clip-{name}",
@@ -54,7 +66,23 @@ def _placement(name, shard, row, *, version=VERSION, dtype="fp8", bucket=BUCKET,
         "psnr_db": 33.0,
         "job": "v1.0000@x",
         "transcode_sha256": transcode,
+        "columns_digest": columns,
     }
+
+
+def test_a_sample_that_asks_for_sound_takes_latents_with_that_sound_beside_them(store):
+    with_sound = "2:0123456789abcdef:-"
+    others = [_placement("a", "plain", 0), _placement("a", "heard", 3, columns=with_sound)]
+    others[1]["columns_json"] = '{"actions":[300,0],"audio":[300,4000]}'
+    order = _order(store, [_sample("a", columns=with_sound)], others=others)
+    report, rows = execute(STEP, order, store)
+    (found,) = rows["dataset_index"].to_dicts()
+    assert (found["shard"], found["row"]) == ("heard", 3)
+    assert found["channels_json"] is None  # what the placement says, not what was asked for
+    assert (report.metrics["num_with_audio"], report.metrics["num_with_actions"]) == (1, 0)
+    order = _order(store, [_sample("a", columns=None)], others=others)  # an older manifest
+    _, rows = execute(STEP, order, store)
+    assert rows["dataset_index"]["shard"].to_list() == ["plain"]
 
 
 def _pack(shard, version="describer-1"):
@@ -137,9 +165,11 @@ def test_a_sample_that_is_neither_placed_nor_lost_fails_the_step_and_names_its_g
         {"dtype": "int8"},
         {"bucket": "256p/64x64/5"},
         {"transcode": "t0"},
+        {"columns": "2:0123456789abcdef:-"},
+        {"columns": None},  # of before samples had columns: bytes that this code does not read
     ],
 )
-def test_latents_of_another_tokenizer_dtype_shape_or_transcode_are_never_reused(store, stale):
+def test_latents_of_another_tokenizer_dtype_shape_source_or_columns_are_never_reused(store, stale):
     order = _order(store, [_sample("a")], others=[_placement("a", "old", 0, **stale)])
     with pytest.raises(StepFailed, match="cut the version again"):
         execute(STEP, order, store)

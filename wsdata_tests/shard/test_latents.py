@@ -19,11 +19,16 @@ class FakeVae(torch.nn.Module):
     """Averages blocks of 4x8x8 (the first frame alone) into 16 equal channels, and back."""
 
     temporal = 4
+    looks_ahead = False  # whether a frame's latents know of later frames, as a norm over time does
 
     def __init__(self, folder, options):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(1))
         self.folder, self.options = folder, options
+        self.tiles = None
+
+    def enable_tiling(self, **tiles):
+        self.tiles = tiles
 
     @classmethod
     def from_pretrained(cls, folder, **options):
@@ -43,9 +48,11 @@ class FakeVae(torch.nn.Module):
         assert batch.abs().max() <= 1
         grey = batch.mean(dim=1, keepdim=True)
         pooled = torch.nn.functional.avg_pool3d(grey, (1, 8, 8))
-        groups = [pooled[:, :, :1]]
-        groups += [part.mean(2, keepdim=True) for part in pooled[:, :, 1:].split(self.temporal, 2)]
-        latents = torch.cat([part for part in groups if part.shape[2]], 2).repeat(1, 16, 1, 1, 1)
+        later = pooled[:, :, 1:].split(self.temporal, 2)
+        groups = [pooled[:, :, :1], *(part.mean(2, keepdim=True) for part in later if part.numel())]
+        latents = torch.cat(groups, 2).repeat(1, 16, 1, 1, 1)
+        if self.looks_ahead:
+            latents = latents - latents.mean(2, keepdim=True)
         return types.SimpleNamespace(latent_dist=types.SimpleNamespace(mode=lambda: latents))
 
     def decode(self, latents):
@@ -71,7 +78,7 @@ def weights(tmp_path):
 @pytest.fixture
 def library(monkeypatch):
     module = types.ModuleType("diffusers")
-    module.AutoencoderKLWan = FakeVae
+    module.AutoencoderKLWan = module.AutoencoderKLHunyuanVideo = FakeVae
     monkeypatch.setitem(sys.modules, "diffusers", module)
     return module
 
@@ -106,6 +113,29 @@ def test_weights_are_loaded_from_the_folder_alone_as_safetensors(weights, librar
     assert model.options["local_files_only"]
     assert model.options["use_safetensors"]
     assert not model.training
+    assert model.tiles["tile_sample_min_height"] == 960
+
+
+def test_prefixes_are_tried_and_not_assumed(weights, library, monkeypatch):
+    assert open_tokenizer(_params(weights)).is_prefix_exact
+    monkeypatch.setattr(FakeVae, "looks_ahead", True)
+    assert not open_tokenizer(_params(weights)).is_prefix_exact
+    assert open_tokenizer({"engine": "analytic"}).is_prefix_exact
+
+
+def test_a_model_that_states_one_factor_for_all_channels_is_scaled_by_it(weights, library):
+    config = {"_class_name": "AutoencoderKLHunyuanVideo", "latent_channels": 16}
+    (weights / "config.json").write_text(json.dumps({**config, "scaling_factor": 0.5}))
+    tokenizer = open_tokenizer(_params(weights))
+    assert tokenizer.version.startswith("AutoencoderKLHunyuanVideo-")
+    assert tokenizer._model.tiles["tile_sample_min_num_frames"] == 16
+    frames = np.full((5, 16, 16, 3), 255, np.uint8)
+    latents = tokenizer.encode(frames)
+    np.testing.assert_array_equal(latents, np.full((2, 16, 2, 2), 0.5, np.float32))
+    np.testing.assert_array_equal(tokenizer.decode(latents), frames)
+    (weights / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RecipeError, match="scaling_factor 0, expected a positive number"):
+        tokenizer_version(_params(weights))
 
 
 def test_the_version_digests_weights_and_config_and_not_the_path(
@@ -136,7 +166,10 @@ def test_asking_for_the_version_imports_no_library(weights, monkeypatch):
     [
         ({"_class_name": "AutoencoderKL"}, "known are AutoencoderKLWan"),
         ({"z_dim": 48}, "expected 16 channels"),
-        ({"latents_std": STD[:3]}, "expected 16 channels"),
+        ({"latents_std": STD[:3]}, "of .16, 3. values; expected 16 of each"),
+        ({"latents_std": [0.0, *STD[1:]]}, "deviations above 0"),
+        ({"scale_factor_spatial": 16}, "scale_factor_spatial is 16, expected 8"),
+        ({"patch_size": 2}, "patch_size is 2, expected None"),
     ],
 )
 def test_a_model_of_another_kind_is_refused_before_it_is_loaded(weights, changes, told):
@@ -153,12 +186,15 @@ def test_folders_that_hold_no_model_are_refused(weights, tmp_path):
     (weights / "diffusion_pytorch_model.safetensors").unlink()
     with pytest.raises(RecipeError, match=r"no \.safetensors"):
         tokenizer_version(_params(weights))
+    (weights / "config.json").write_text("{")
+    with pytest.raises(RecipeError, match=r"config\.json is not JSON"):
+        tokenizer_version(_params(weights))
 
 
 def test_a_model_whose_geometry_is_not_what_it_says_is_refused(weights, library, monkeypatch):
     monkeypatch.setattr(FakeVae, "temporal", 2)
     with pytest.raises(StepFailed, match="another geometry"):
-        open_tokenizer(_params(weights)).encode(np.zeros((5, 16, 16, 3), np.uint8))
+        open_tokenizer(_params(weights))
 
 
 def test_unknown_engines_are_refused_by_name():
