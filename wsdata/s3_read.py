@@ -13,10 +13,12 @@ from typing import Any
 
 from wsdata.buffers import ReadWatch, num_bytes, write_at
 from wsdata.errors import StoreError, StoreUnavailable
-from wsdata.s3_client import BLOCK_BYTES, S3Bucket, broken_connections, pause
+from wsdata.s3_client import S3Bucket, broken_connections, pause
 
 READ_TIMEOUT_S = 20  # without a byte: then the connection is taken for dead
 DEADLINE_S = 300.0  # in all: a restart of the store, or a spell of SlowDown, is outlived
+READ_BYTES = 256 << 10  # at a time: what is lost where a body is cut
+_LONGEST_PAUSE = 16  # failures in a row after which pauses grow no more
 
 
 def read_into(
@@ -26,7 +28,7 @@ def read_into(
     buffers: Sequence[memoryview],
     *,
     watch: ReadWatch,
-    deadline_s: float = DEADLINE_S,
+    deadline_s: float | None = None,
 ) -> None:
     """Fill buffers with the bytes of an object from `offset` on.
 
@@ -36,7 +38,8 @@ def read_into(
         offset: First byte.
         buffers: What is filled, one after the other.
         watch: Told of retries; may give the read up.
-        deadline_s: Seconds after which a failure that may pass is told all the same.
+        deadline_s: Seconds after which a failure that may pass is told all the same; None is
+            DEADLINE_S.
 
     Raises:
         ObjectMissing: There is no such object.
@@ -46,6 +49,7 @@ def read_into(
         ReadGivenUp: `watch` gave it up.
     """
     began = time.monotonic()
+    deadline_s = DEADLINE_S if deadline_s is None else deadline_s
     done, wanted, num_fails, etag = 0, num_bytes(buffers), 0, None
     while done < wanted:
         before = done
@@ -61,7 +65,7 @@ def read_into(
             watch.check()
             num_fails = 1 if done > before else num_fails + 1
             watch.num_retries += 1
-            pause(num_fails)
+            pause(min(num_fails, _LONGEST_PAUSE))
 
 
 def _open(bucket: S3Bucket, key: str, start: int, end: int, etag: str | None) -> tuple[Any, str]:
@@ -80,7 +84,7 @@ def _blocks(body: Any, wanted: int, watch: ReadWatch) -> Any:
     left = wanted
     try:
         with watch.interruptible(lambda: _shut(body)):
-            while left and (block := body.read(min(BLOCK_BYTES, left))):
+            while left and (block := body.read(min(READ_BYTES, left))):
                 left -= len(block)
                 yield block
     except broken_connections() as error:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from wsdata.buffers import ReadWatch, num_bytes
 from wsdata.errors import IntegrityError, ObjectMissing, StoreError, StoreUnavailable
 from wsdata.loader.cache import NodeCache, Outcome
+from wsdata.loader.hedging import HedgedReads, Hedging, default_hedging
 from wsdata.loader.telemetry import Telemetry
 from wsdata.store import BlobStore
 
@@ -22,6 +23,7 @@ class Fetcher:
         store: Where the objects lie.
         cache: The node's, or None.
         telemetry: Told of every fetch.
+        hedging: When a second request is sent; None is what suits the store.
     """
 
     def __init__(
@@ -29,10 +31,16 @@ class Fetcher:
         store: BlobStore,
         cache: NodeCache | None = None,
         telemetry: Telemetry | None = None,
+        hedging: Hedging | None = None,
     ) -> None:
         self.store = store
         self.cache = cache
-        self.telemetry = telemetry or Telemetry()
+        self.telemetry = telemetry = telemetry or Telemetry()
+        self._reads = HedgedReads(
+            store,
+            default_hedging(store) if hedging is None else hedging,
+            lambda is_won: telemetry.hedged(is_won=is_won),
+        )
 
     def read_into(
         self,
@@ -66,7 +74,7 @@ class Fetcher:
             is_reread = not is_right
             if is_reread:
                 watch.num_retries += 1
-                self.store.read_into(key, offset, buffers, watch=watch)
+                self._reads.read_into(key, offset, buffers, watch=watch)
                 if not is_valid():
                     raise IntegrityError(
                         f"{name()}: {wanted} bytes of {key} at {offset} are not those that were "
@@ -107,13 +115,13 @@ class Fetcher:
     ) -> tuple[bool | None, bool]:
         """Read once; return whether the cache had it (None without one), and if it is right."""
         if self.cache is None:
-            self.store.read_into(key, offset, buffers, watch=watch)
+            self._reads.read_into(key, offset, buffers, watch=watch)
             return None, is_valid()
         outcome = self.cache.read_into(
             key,
             offset,
             buffers,
-            fill=lambda: self.store.read_into(key, offset, buffers, watch=watch),
+            fill=lambda: self._reads.read_into(key, offset, buffers, watch=watch),
             is_valid=is_valid,
         )
         return outcome is Outcome.HIT, outcome is not Outcome.WRONG

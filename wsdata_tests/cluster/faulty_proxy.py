@@ -2,12 +2,15 @@
 
 Four ways, as real servers and networks do: an answer of 503; the connection reset before the
 request was carried out; reset after it was, so that its answer is lost; and an answer whose body
-is cut in the middle.
+is cut in the middle. By a script there are more: an answer of 500; a body that ends early without
+a word; one that comes late; and one that stops in the middle for a while.
 """
 
+import contextlib
 import http.client
 import os
 import random
+import select
 import socket
 import struct
 import threading
@@ -47,6 +50,36 @@ class Faults:
             return fault
 
 
+@dataclass
+class Script:
+    """Faults of the next requests, one after the other; then of all, `always`.
+
+    `slow_s` is how long late answers wait. `ranges` has the range of each request, in order.
+    """
+
+    faults: list[str | None] = field(default_factory=list[str | None])
+    always: str | None = None
+    slow_s: float = 0.5
+    endpoint: str = ""
+    counts: Counter[str] = field(default_factory=Counter[str])
+    ranges: list[str] = field(default_factory=list[str])
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def draw(self) -> str | None:
+        """The fault of the next request, or None."""
+        fault = self.faults.pop(0) if self.faults else self.always
+        self.counts.update(["requests", *([fault] if fault else [])])
+        return fault
+
+
+@contextmanager
+def scripted_proxy(endpoint: str) -> Iterator[Script]:
+    """Run a proxy in front of a server that fails as told; see `failing_proxy`."""
+    script = Script()
+    with _running(endpoint, script):
+        yield script
+
+
 @contextmanager
 def failing_proxy(endpoint: str, *, share: float, seed: int) -> Iterator[Faults]:
     """Run a proxy in front of a server; `Faults.endpoint` is its own address.
@@ -57,7 +90,12 @@ def failing_proxy(endpoint: str, *, share: float, seed: int) -> Iterator[Faults]
         seed: Of which and how.
     """
     faults = Faults(share=share, seed=seed)
+    with _running(endpoint, faults):
+        yield faults
 
+
+@contextmanager
+def _running(endpoint: str, faults: Faults | Script) -> Iterator[None]:
     class Handler(_Handler):
         upstream = urlsplit(endpoint).netloc
         drawn = faults
@@ -68,8 +106,10 @@ def failing_proxy(endpoint: str, *, share: float, seed: int) -> Iterator[Faults]
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield faults
+        yield
     finally:
+        if isinstance(faults, Script):
+            faults.ended.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -79,13 +119,17 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # headers and body are written one after the other
     upstream: str
-    drawn: Faults
+    drawn: Faults | Script
 
     def _proxy(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if isinstance(self.drawn, Script):
+            self.drawn.ranges.append(self.headers.get("Range", ""))
         fault = self.drawn.draw()
-        if fault == "unavailable":
-            self._answer(503, [], SLOW_DOWN)
+        if fault in ("unavailable", "error"):
+            self._answer(503 if fault == "unavailable" else 500, [], SLOW_DOWN)
+        elif isinstance(self.drawn, Script) and fault in ("late", "stuck", "ends_early"):
+            self._answer_badly(body, fault, self.drawn)
         elif fault == "reset_before":
             self._reset()
         else:
@@ -97,6 +141,30 @@ class _Handler(BaseHTTPRequestHandler):
                 self._reset()
             else:
                 self._answer(status, headers, data)
+
+    def _answer_badly(self, body: bytes, fault: str, script: Script) -> None:
+        status, headers, data = self._forward(body)
+        if fault == "late":
+            script.ended.wait(script.slow_s)
+        half = len(data) // 2
+        try:
+            self._answer(status, headers, data, sent=len(data) if fault == "late" else half)
+            if fault == "stuck":
+                self.wfile.flush()
+                # Who asked says nothing meanwhile; what can be read is that they are gone.
+                if select.select([self.connection], [], [], script.slow_s)[0]:
+                    raise ConnectionResetError
+                self.wfile.write(data[half:])
+        except OSError:
+            script.counts["hung_up"] += 1
+            self.close_connection = True
+        if fault == "ends_early":
+            self.close_connection = True
+
+    def handle(self) -> None:
+        """Serve a connection until who asks is gone."""
+        with contextlib.suppress(ConnectionResetError):
+            super().handle()
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection(self.upstream, timeout=60)
