@@ -141,6 +141,7 @@ def plan_where(args: argparse.Namespace) -> Answer:
     """``plan where``."""
     from wsdata.ids import parse_clip_id
     from wsdata.lifecycle.plans import load_plan
+    from wsdata.lifecycle.served_use import ServedRuns, use_lines, uses
 
     opened = open_deployment(args)
     parse_clip_id(args.clip)
@@ -149,9 +150,14 @@ def plan_where(args: argparse.Namespace) -> Answer:
     served = [
         {"step": s.step, "slot": s.slot, "epoch": s.epoch} for s in plan.where(args.clip, until)
     ]
+    runs = ServedRuns(opened.ledger, opened.store)
+    times, unknown = runs.times([args.clip], version=args.version)
     data = {"version": args.version, "clip_id": args.clip, "until": until, "served": served}
-    lines = [f"{args.clip} in {args.version}: {len(served)} times before step {until}"]
+    data |= {"runs": uses(times), "unknown": unknown}
+    lines = [f"{args.clip} in {args.version}: planned {len(served)} times before step {until}"]
     lines += table(["step", "slot", "epoch"], [[s["step"], s["slot"], s["epoch"]] for s in served])
+    lines += use_lines(data["runs"], by_version=False) or ["no run has told that it was served it"]
+    lines += [f"not known: {each}" for each in unknown]
     return Answer(data, lines)
 
 
@@ -233,14 +239,18 @@ def takedown_report(args: argparse.Namespace) -> Answer:
 
 
 def _takedown_lines(data: dict[str, Any], verb: str) -> list[str]:
+    from wsdata.lifecycle.served_use import use_lines
+
     lines = [
         f"takedown {data['request_id']} {verb} {len(data['assets'])} raw assets, "
         f"{len(data['twins'])} twins and {len(data['clips'])} clips from {data['next_version']} on"
     ]
     for use in data["versions"]:
         first = use["first_step"]
-        served = f"first served at step {first}" if first is not None else "served at no step"
+        served = f"planned from step {first} on" if first is not None else "planned at no step"
         lines.append(f"  {use['version']}: {use['samples']} samples, {served}")
+        lines += [f"    {line}" for line in use_lines(use["served"], by_version=False)]
+        lines += [f"    not known: {each}" for each in use["served_unknown"]]
     lines += [
         f"  still holds bytes: export {export['export_id']} of {export['version']}, "
         f"{export['samples']} samples, in {export['address']} ({export['state']})"

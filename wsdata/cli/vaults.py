@@ -96,6 +96,8 @@ def _uses(opened: Opened, asset_id: str) -> dict[str, Any]:
 
 
 def _lines(each: dict[str, Any]) -> list[str]:
+    from wsdata.lifecycle.served_use import use_lines
+
     sets = ", ".join(each["sets"]) or "no set"
     drops = ", ".join(f"{row['drop']}/{row['path']}" for row in each["landed"])
     fit = "" if each["is_fit_for_eval"] else "; synthetic, unfit as eval material"
@@ -105,11 +107,14 @@ def _lines(each: dict[str, Any]) -> list[str]:
         f"  landed as {drops}; {len(each['clips'])} clips, {len(each['twins'])} twins",
     ]
     for use in each["versions"]:
-        served = (
-            f"served at {use['num_steps']} steps, first at {use['first_step']}"
+        planned = (
+            f"planned at {use['num_steps']} steps, first at {use['first_step']}"
             if use["num_steps"]
-            else "served at no step"
+            else "planned at no step"
         )
         shards = ", ".join(str(shard) for shard in use["shards"])
-        lines.append(f"  {use['version']}: {use['samples']} samples, {served}; shards {shards}")
+        lines.append(f"  {use['version']}: {use['samples']} samples, {planned}; shards {shards}")
+        told = use_lines(use["served"], by_version=False)
+        lines += [f"    {line}" for line in told or ["no run has told that it was served it"]]
+        lines += [f"    not known: {each}" for each in use["served_unknown"]]
     return [*lines, *(f"  to do: {step}" for step in each["to_do"])]

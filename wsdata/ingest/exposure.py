@@ -82,8 +82,8 @@ def exposures(states: Sequence[dict[str, Any]], uses_of: Callable[[str], Uses]) 
 
     Returns:
         Per asset that is exposed or taken down: all that its state says, and ``twins``, ``clips``,
-        ``versions`` (``version, samples, shards, first_step, num_steps`` of those that hold any)
-        and ``to_do``.
+        ``versions`` (``version, samples, shards``, ``first_step, num_steps`` of its plan, and
+        ``served`` and ``served_unknown`` of training runs) that hold any, and ``to_do``.
     """
     found: list[dict[str, Any]] = []
     for state in states:
@@ -111,6 +111,12 @@ def _to_do(state: dict[str, Any], versions: list[Uses]) -> list[str]:
     if versions:
         names = ", ".join(use["version"] for use in versions)
         steps.append(f"cut a new dataset version: {names} hold it, and their pins keep it")
+    runs = sorted({served["run"] for use in versions for served in use["served"]})
+    if runs:
+        steps.append(f"report no score for {sets} of models of these runs: {', '.join(runs)}")
     if any(use["num_steps"] for use in versions):
-        steps.append(f"report no score of models that were trained on it for {sets}")
+        steps.append(
+            f"ask of runs that told nothing of what they were served before reporting for {sets}: "
+            "the plans of these versions serve it"
+        )
     return steps or ["nothing: no version holds it"]

@@ -18,6 +18,7 @@ from wsdata.digest import digest, short_digest
 from wsdata.errors import CatalogError
 from wsdata.lifecycle.exported import exports_holding
 from wsdata.lifecycle.plans import load_plan
+from wsdata.lifecycle.served_use import ServedRuns, uses
 from wsdata.lifecycle.tombstone import Criteria, copies, named_assets, twins_of
 from wsdata.lifecycle.versions import all_versions, base_of, left_out, next_version
 from wsdata.orders import FactInput, Step, StepResult, StepRun
@@ -138,14 +139,25 @@ def _report(
         "assets": body["assets"],
         "twins": body["twins"],
         "clips": ids,
-        "versions": [use_in(ledger, store, version, ids) for version in all_versions(ledger)],
+        "versions": _uses_of(ledger, store, ids),
         "exports": exports_holding(ledger, store, ids),  # copies that still hold bytes
         "next_version": body["next_version"],
     }
 
 
+def _uses_of(ledger: Ledger, store: BlobStore, clips: list[str]) -> list[dict[str, Any]]:
+    """Where some clips are used: by what each version's plan serves, and what runs were served."""
+    runs = ServedRuns(ledger, store)
+    found: list[dict[str, Any]] = []
+    for version in all_versions(ledger):
+        times, unknown = runs.times(clips, version=version)
+        served = {"served": uses(times), "served_unknown": unknown}
+        found.append(use_in(ledger, store, version, clips) | served)
+    return found
+
+
 def use_in(ledger: Ledger, store: BlobStore, version: str, clips: list[str]) -> dict[str, Any]:
-    """Where some clips are used in a dataset version: samples, shards and steps."""
+    """Where some clips are used in a dataset version: samples, shards and steps of its plan."""
     index = read_table(ledger, store, "dataset_index", base_of(version))
     used = index.filter(
         pl.col("clip_id").is_in(clips) & ~pl.col("sample_id").is_in(left_out(ledger, version))

@@ -56,7 +56,7 @@ def test_a_late_listing_tells_where_it_was_used_and_what_to_do(home, ask, tmp_pa
     }  # fmt: skip
     assert run_command(["vault", "exposure", "--home", str(home.path)]) == 1
     out = capsys.readouterr().out
-    assert "v1: 6 samples, served at" in out
+    assert "v1: 6 samples, planned at" in out
     assert "to do: wsdata takedown request --asset" in out
 
 
