@@ -1,49 +1,80 @@
-"""The training side's one name: `PlanDataset`, a torch IterableDataset over a dataset version.
+"""The training side's one name: `PlanDataset`, a torch IterableDataset over dataset versions.
 
-The only module of the loader that imports torch. All that decides which sample comes when is in
-`order`; reading is `prefetch`.
+All that decides which sample comes when is in `pieces` and the plans; reading is `batch_reader`
+and `prefetch`, which know no torch.
 """
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
+from wsdata.errors import PlanError
+from wsdata.ids import parse_version
+from wsdata.loader.batch_reader import BatchReader, Skipped, tokens_of
+from wsdata.loader.batches import Batch, View, batch_body
 from wsdata.loader.cache import DEFAULT_MAX_BYTES, NodeCache
-from wsdata.loader.cursor import make_cursor, resume_step
-from wsdata.loader.prefetch import Batch, SampleReader, read_batches
-from wsdata.loader.ranks import check_world
+from wsdata.loader.caption_reader import CaptionReader
+from wsdata.loader.cursor import resume_run, run_cursor
+from wsdata.loader.fetch import Fetcher
+from wsdata.loader.order import Share, walk
+from wsdata.loader.prefetch import Ring
+from wsdata.loader.run import Run, Segment, Tokens, bind_run
+from wsdata.loader.sample_reader import SampleReader
+from wsdata.loader.slabs import Memory, SlabPool
 from wsdata.loader.telemetry import Telemetry, report_served
-from wsdata.loader.version import open_version
+from wsdata.loader.version import OpenVersion, open_version
 from wsdata.shard.plan import StepPlan
 from wsdata.store import BlobStore, open_store
 
 REPORT_EVERY = 100  # steps
+MAX_SKIPPED_KEPT = 1000
 
 
 class PlanDataset(IterableDataset[dict[str, Any]]):
-    """One rank's batches of a dataset version, one dict for each step.
+    """One rank's batches of a run, one dict for each step (or for each micro-batch of one).
 
     A batch has ``step``, ``bucket``, and for each sample of this rank, in global order,
-    ``clip_ids``, ``sample_ids``, ``latents`` (float32, shape (b, t, c, h, w)), ``captions``,
-    ``variants``, ``streams`` and ``epochs``. Batches of all ranks, rank by rank, are the global
-    batch. `state_dict` is JSON and knows nothing of ranks: it resumes at any world size.
+    ``clip_ids``, ``sample_ids``, ``latents``, ``captions``, ``variants``, ``streams`` and
+    ``epochs``. Batches of all ranks, rank by rank, are the global batch. ``latents`` are float32
+    of shape (b, t, c, h, w), or as stored: uint8, with ``scales`` (b, c) and ``latent_dtype``;
+    see `wsdata.loader.dequantize`. ``frames`` says which latent frames these are: [start, stop,
+    of how many]; ``micro`` which micro-batch of the step: [number, count]. ``audio`` and
+    ``actions`` are lists of tensors, where asked for.
 
-    Iterate over it directly, or through a DataLoader with ``batch_size=None, num_workers=0``.
+    ``cursor`` is where to resume once the batch is done with: JSON, knowing nothing of ranks, so
+    that it resumes at any world size, micro-batch or worker count. `state_dict` is the cursor of
+    the last batch that this object delivered.
+
+    Iterate over it directly, or through a DataLoader with ``batch_size=None`` and any
+    ``num_workers``: workers take turns, so the order is the same. Then what was delivered is
+    known to the training loop alone: save ``batch["cursor"]``, or tell `consumed`.
     """
 
     def __init__(
         self,
         *,
-        version: str,
+        version: str | None = None,
+        segments: Sequence[Segment] | None = None,
         store: str | BlobStore,
         seed: int | None = None,
         rank: int = 0,
         world_size: int = 1,
+        micro_batch: int | None = None,
         start_step: int = 0,
         num_steps: int | None = None,
+        latents: str = "float32",
+        columns: Sequence[str] = (),
+        max_frames: int | None = None,
+        sp_rank: int = 0,
+        sp_size: int = 1,
         cache_dir: str | Path | None = None,
         cache_bytes: int = DEFAULT_MAX_BYTES,
         num_threads: int = 2,
@@ -52,16 +83,23 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         report_to: str | BlobStore | None = None,
         run: str = "",
     ) -> None:
-        """Open a dataset version.
+        """Open the dataset version, or all versions, of a run.
 
         Args:
-            version: ``v3`` or ``v3.1``.
+            version: ``v3`` or ``v3.1``: a run of this one alone.
+            segments: A run of several, instead of `version` and `seed`; see `loader.run`.
             store: Address or store that holds ``training/``.
             seed: Another order of the same mixture; None is the plan's own.
             rank: This data-parallel rank, in [0, world_size).
             world_size: Number of data-parallel ranks; must divide every global batch.
+            micro_batch: Deliver a step in pieces of so many samples; the last may have fewer.
             start_step: First step to deliver.
-            num_steps: How many steps to deliver from there; None goes to the plan's end.
+            num_steps: How many steps to deliver from there; None goes to the run's end.
+            latents: ``float32``, or ``stored``.
+            columns: Of ``audio`` and ``actions``.
+            max_frames: Latent frames of each sample that are read from its start at most.
+            sp_rank: This rank within its sequence-parallel group, in [0, sp_size).
+            sp_size: Ranks that share the slots of `rank`, and split each sample's latent frames.
             cache_dir: Folder of the node's cache, which all ranks of a node may share.
             cache_bytes: Bound of that cache.
             num_threads: Reader threads; 0 reads in the caller's own.
@@ -71,8 +109,8 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
             run: Name of the training run, for those reports.
 
         Raises:
-            CatalogError: The version is not published in the store.
-            PlanError: It has no plan, or the world size does not divide every global batch.
+            CatalogError: A version is not published in the store.
+            PlanError: One has no plan, or the world size does not divide every global batch.
             ValueError: An impossible number, or reports of a run without a name.
         """
         super().__init__()
@@ -80,91 +118,232 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
             raise ValueError(f"start_step {start_step}, num_steps {num_steps}: expected >= 0")
         if report_to is not None and not run:
             raise ValueError("report_to needs run: the name under which served steps are kept")
+        if (version is None) == (segments is None):
+            raise ValueError("expected either version or segments")
+        self._share = Share(rank=rank, world_size=world_size, micro_batch=micro_batch)
+        self._view = View(
+            latents=latents,
+            columns=tuple(columns),
+            max_frames=max_frames,
+            sp_rank=sp_rank,
+            sp_size=sp_size,
+        )
         self._store = _open(store)
-        self._opened = open_version(self._store, version, seed=seed)
-        check_world(self._opened.plan.batch_sizes, rank=rank, world_size=world_size)
-        self._rank, self._world_size = rank, world_size
+        self._versions: list[OpenVersion] = []
+        declared = [Segment(version=version, seed=seed)] if version is not None else segments or ()
+        self._run = bind_run(declared, self._open_segment)
+        self._run.check_world(rank=rank, world_size=world_size)
         self._next_step = start_step
-        self._end_step = self.plan.num_steps if num_steps is None else start_step + num_steps
+        self._is_step_begun = False
+        self._end_step = self._run.end_step if num_steps is None else start_step + num_steps
         self._num_threads, self._depth = num_threads, prefetch_depth
         self._pin_memory = pin_memory
-        self._report_to = _open(report_to) if report_to is not None and rank == 0 else None
-        self._run = run
+        is_reporter = rank == 0 and sp_rank == 0
+        self._report_to = _open(report_to) if report_to is not None and is_reporter else None
+        self._name = run
+        self._unpatched: dict[int, StepPlan] = {}
+        self._swaps: list[int] = []  # the step that each swap takes effect at
+        self._skipped: deque[Skipped] = deque(maxlen=MAX_SKIPPED_KEPT)
+        self._num_skipped = 0
+        self._process = os.getpid()
         self.telemetry = Telemetry()
         self.cache = NodeCache(Path(cache_dir), cache_bytes) if cache_dir is not None else None
-        self._reader = SampleReader(
-            self._store, self._opened, cache=self.cache, telemetry=self.telemetry
-        )
 
     @property
     def plan(self) -> StepPlan:
-        """The plan that is walked."""
-        return self._opened.plan
+        """The plan that is walked; of a run of several segments, the first one's."""
+        return self._run.segments[0].plan
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield batches from the next step on; a new iterator goes on where the last one was."""
-        if get_worker_info() is not None:
-            raise ValueError(
-                "PlanDataset reads ahead with threads of its own, and in DataLoader workers every "
-                "worker would deliver every step: use DataLoader(..., num_workers=0)"
-            )
-        batches = read_batches(
-            self._opened,
-            self._reader,
-            start_step=self._next_step,
-            end_step=self._end_step,
-            rank=self._rank,
-            world_size=self._world_size,
-            num_threads=self._num_threads,
-            depth=self._depth,
-            telemetry=self.telemetry,
-        )
-        first = self._next_step
+        worker = get_worker_info()
+        if worker is None:
+            yield from self._deliver(self._share)
+            return
+        share = dataclasses.replace(self._share, worker=worker.id, num_workers=worker.num_workers)
+        ring = self._ring(share)
         try:
-            for batch in batches:
-                self._next_step = batch.step + 1
+            for batch in ring:
+                yield self._to_torch(batch)
+        finally:
+            ring.close()
+
+    def _deliver(self, share: Share) -> Iterator[dict[str, Any]]:
+        ring = self._ring(share)
+        num_swaps, first = len(self._swaps), self._next_step
+        try:
+            while True:
+                if len(self._swaps) > num_swaps:
+                    self._replace(ring, share, min(self._swaps[num_swaps:]))
+                    num_swaps = len(self._swaps)
+                batch = next(ring, None)
+                if batch is None:
+                    return
+                self._next_step, self._is_step_begun = batch.next_step, not batch.piece.is_last
                 if self._next_step - first >= REPORT_EVERY:
                     first = self._report(first)
                 yield self._to_torch(batch)
         finally:
-            batches.close()
+            ring.close()
             self._report(first)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where to resume: the step after the last one delivered, and whose plan it is."""
-        return make_cursor(self.plan, self._next_step)
+        """Where to resume: the step after the last one delivered, and whose run it is.
+
+        A step of which only some micro-batches were delivered is delivered again.
+        """
+        return run_cursor(self._run, self._next_step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, under any world size.
 
         Raises:
-            CursorError: The state is another plan's.
+            CursorError: The state is another run's.
         """
-        self._next_step = resume_step(self.plan, state)
+        self._next_step, self._is_step_begun = resume_run(self._run, state), False
+
+    def consumed(self, batch: Mapping[str, Any]) -> None:
+        """Say that a batch was delivered, where DataLoader workers read them: for `state_dict`."""
+        number, count = batch["micro"]
+        self._next_step = batch["cursor"]["step"]
+        self._is_step_begun = number < count - 1
+
+    def swap_to(self, version: str) -> None:
+        """Go on with a patched version, from the patch's first step on.
+
+        Batches that were read ahead from that step on are read again; those before it stay. What
+        the patch changed is told by `telemetry_report`. With DataLoader workers, make a new
+        DataLoader afterwards.
+
+        Args:
+            version: A patch of a version of the run, such as ``v3.1`` of ``v3``.
+
+        Raises:
+            CursorError: The patch changes steps that were delivered already.
+            PlanError: It is no patch of the plans of this run.
+        """
+        numbers = [
+            number
+            for number, segment in enumerate(self._run.segments)
+            if parse_version(segment.version)[0] == parse_version(version)[0]
+        ]
+        if not numbers:
+            raise PlanError(
+                f"swap to {version}: the run has {'; '.join(self._run.told())}: only a patch of "
+                "one of these can take its place"
+            )
+        run, opened = self._run, dict[int, OpenVersion]()
+        for number in numbers:
+            seed = run.segments[number].plan.seed
+            opened[number] = open_version(self._store, version, seed=seed)
+            run = run.replaced(number, version, opened[number].plan)
+        undelivered = self._next_step + self._is_step_begun
+        resume_run(run, run_cursor(self._run, undelivered))
+        first = min(_first_change(self._run, run, number) for number in numbers)
+        for number in numbers:
+            self._unpatched.setdefault(number, self._run.segments[number].plan)
+            self._versions[number] = opened[number]
+        self._run = run
+        self._swaps.append(max(first, undelivered))
 
     def telemetry_report(self, step_s: float | None = None) -> dict[str, Any]:
-        """Fetch times, stalls and cache hits so far; see `Telemetry.report`."""
+        """Fetch times, stalls, cache hits, slots that a swap changed; see `Telemetry.report`."""
         body = self.telemetry.report(ring_depth=self._depth, step_s=step_s)
         if self.cache is not None:
             body |= {"cache_hits": self.cache.num_hits, "cache_misses": self.cache.num_misses}
-        return body
+        skipped = [slot._asdict() for slot in self._skipped]
+        return body | {"num_skipped": self._num_skipped, "skipped": skipped}
+
+    def _open_segment(self, segment: Segment) -> tuple[StepPlan, Tokens]:
+        opened = open_version(self._store, segment.version, seed=segment.seed)
+        self._versions.append(opened)
+        return opened.plan, tokens_of(opened)
+
+    def _ring(self, share: Share) -> Ring:
+        """Start to read ahead. All that threads or a fork could harm is made here."""
+        if os.getpid() != self._process:  # a DataLoader's worker: locks are not its own
+            self._process, self.telemetry = os.getpid(), Telemetry()
+        fetcher = Fetcher(self._store, self.cache, self.telemetry)
+        memory: Memory = PinnedMemory() if self._pin_memory else SlabPool(self._depth + 2)
+        reader = BatchReader(
+            self._run,
+            self._versions,
+            samples=SampleReader(fetcher),
+            captions=CaptionReader(self._store),
+            view=self._view,
+            memory=memory,
+            unpatched=self._unpatched,
+        )
+        return Ring(
+            reader,
+            walk(self._run, share, start_step=self._next_step, end_step=self._end_step),
+            num_threads=self._num_threads,
+            depth=self._depth,
+            telemetry=self.telemetry,
+            on_skipped=self._note_skipped,
+        )
+
+    def _note_skipped(self, slots: Sequence[Skipped]) -> None:
+        self._num_skipped += len(slots)
+        self._skipped.extend(slots)
+
+    def _replace(self, ring: Ring, share: Share, from_step: int) -> None:
+        pieces = walk(self._run, share, start_step=self._next_step, end_step=self._end_step)
+        ring.replace(ring.reader.replaced(self._run, self._versions, self._unpatched), pieces,
+                     from_step)  # fmt: skip
 
     def _report(self, first: int) -> int:
         if self._report_to is not None and self._next_step > first:
+            located = self._run.locate(first)
             report_served(
                 self._report_to,
-                run=self._run,
-                version=self._opened.version,
-                plan_id=self.plan.plan_id,
+                run=self._name,
+                version=located.segment.version,
+                plan_id=located.segment.plan.plan_id,
                 first_step=first,
                 end_step=self._next_step,
             )
         return self._next_step
 
     def _to_torch(self, batch: Batch) -> dict[str, Any]:
-        body = batch._asdict()
-        latents = torch.from_numpy(body.pop("latents_btchw"))
-        return {**body, "latents": latents.pin_memory() if self._pin_memory else latents}
+        body = batch_body(batch, run_cursor(self._run, batch.next_step))
+        for name in ("latents", "scales"):
+            if name in body:
+                body[name] = as_tensor(body[name])
+        for name in self._view.columns:
+            body[name] = [torch.from_numpy(array) for array in body[name]]
+        return body
+
+
+class PinnedMemory:
+    """Page-locked memory, from torch's own pool: that one waits for copies still under way."""
+
+    def take(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Return memory as `Memory.take`."""
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
+
+
+def as_tensor(array: NDArray[Any]) -> torch.Tensor:
+    """The array as a tensor over the same memory; one of torch's own, where it came from torch.
+
+    Only so does torch know, when a copy to a device is under way, whose memory it is.
+    """
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if not isinstance(base, torch.Tensor):
+        return torch.from_numpy(array)
+    start = array.ctypes.data - base.data_ptr()
+    flat = base.view(-1)[start : start + array.nbytes]
+    return flat.view(torch.from_numpy(array[:0]).dtype).view(array.shape)
+
+
+def _first_change(old: Run, new: Run, number: int) -> int:
+    """First step of the run that patches of one segment, new since, may change."""
+    before, after = old.segments[number].plan, new.segments[number]
+    added = after.plan.patches[len(before.patches) :]
+    steps = [patch.from_step - after.plan_step + after.first_step for patch in added]
+    return max(after.first_step, min(steps, default=old.end_step))
 
 
 def _open(store: str | BlobStore) -> BlobStore:

@@ -1,4 +1,4 @@
-"""Ready batches ahead of their use: reader threads fill a ring, steps come out in order.
+"""Ready batches ahead of their use: reader threads fill a ring, batches come out in order.
 
 The core of the loader, free of torch. Threads only: no worker process, no shared memory, no
 collective, and nothing is read from the environment. A rank reads its own slots and waits for
@@ -6,223 +6,232 @@ no other rank.
 """
 
 import functools
+import heapq
+import itertools
+import threading
 import time
 from collections import deque
-from collections.abc import Generator
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
 
-import numpy as np
-import polars as pl
-from numpy.typing import NDArray
-
-from wsdata.digest import sha256_bytes
-from wsdata.errors import IntegrityError, ObjectMissing, StoreError
-from wsdata.loader.cache import NodeCache
-from wsdata.loader.order import RankStep, choose_variant, walk
+from wsdata.loader.batch_reader import BatchReader, Skipped, Work
+from wsdata.loader.batches import Batch
+from wsdata.loader.order import Piece
 from wsdata.loader.telemetry import Telemetry
-from wsdata.loader.version import OpenVersion
-from wsdata.shard.packs import captions_of, read_pack
-from wsdata.shard.plan import PlannedSample
-from wsdata.shard.quantize import dequantize
-from wsdata.shard.reader import parse_sample, read_sample, sample_digest
-from wsdata.store import BlobStore
 
-MAX_OPEN_PACKS = 64  # caption packs kept parsed
+MAX_TASK_BYTES = 1 << 20  # of small samples that one thread reads in a row
 
 
-class Batch(NamedTuple):
-    """One rank's part of one step, in global order.
+class _Threads:
+    """Reader threads, which do the earliest work first. They start with the first work."""
 
-    Attributes:
-        latents_btchw: float32.
-        captions: One for each sample; empty where it has none.
-        variants: Which variant each caption is; empty where there is none.
-        epochs: How often each sample's pool had been through before.
-    """
+    def __init__(self, num_threads: int) -> None:
+        self._num_threads = num_threads
+        self._changed = threading.Condition()
+        self._tasks: list[tuple[int, int, Callable[[], None]]] = []
+        self._is_started = self._is_closed = False
 
-    step: int
-    bucket: str
-    clip_ids: list[str]
-    sample_ids: list[str]
-    latents_btchw: NDArray[np.float32]
-    captions: list[str]
-    variants: list[str]
-    streams: list[str]
-    epochs: list[int]
+    def add(self, sequence: int, number: int, task: Callable[[], None]) -> None:
+        with self._changed:
+            heapq.heappush(self._tasks, (sequence, number, task))
+            self._changed.notify()
+            if self._is_started:
+                return
+            self._is_started = True
+        for index in range(self._num_threads):
+            # Daemons: a read that hangs must not keep a finished program alive.
+            threading.Thread(target=self._work, name=f"wsdata-read-{index}", daemon=True).start()
 
+    def close(self) -> None:
+        """Let threads end after what they are doing; nobody waits for them."""
+        with self._changed:
+            self._is_closed = True
+            self._tasks.clear()
+            self._changed.notify_all()
 
-class _Read(NamedTuple):
-    latents_tchw: NDArray[np.float32]
-    caption: str
-    variant: str
-
-
-class SampleReader:
-    """Reads single samples: latents checked against their digest, and a caption."""
-
-    def __init__(
-        self,
-        store: BlobStore,
-        opened: OpenVersion,
-        *,
-        cache: NodeCache | None = None,
-        telemetry: Telemetry | None = None,
-    ) -> None:
-        self._store = store
-        self._opened = opened
-        self._cache = cache
-        self._telemetry = telemetry or Telemetry()
-        self._pack = functools.lru_cache(MAX_OPEN_PACKS)(self._read_pack)
-
-    def read(self, step: int, planned: PlannedSample) -> _Read:
-        """Read what one slot of one step serves.
-
-        Raises:
-            IntegrityError: The bytes are wrong in the store itself; clip, shard and offset named.
-            ObjectMissing: The shard or its caption pack is not in the store.
-        """
-        placement = self._opened.placement(planned.row)
-        latents_tchw = self.latents(placement)
-        captions = self._captions(placement)
-        if not captions:
-            return _Read(latents_tchw, "", "")
-        variant = choose_variant(
-            list(captions), seed=self._opened.plan.seed, step=step, slot=planned.slot
-        )
-        return _Read(latents_tchw, captions[variant], variant)
-
-    def latents(self, placement: dict[str, Any]) -> NDArray[np.float32]:
-        """Latents of a row of the dataset index, as float32 of shape (t, c, h, w)."""
-        start = time.monotonic()
-        data = self._bytes(placement)
-        is_reread = not _is_valid(placement, data)
-        # Bytes that are wrong are no longer in the cache: once more from the store, then it fails.
-        sample = read_sample(self._store, placement) if is_reread else parse_sample(data, placement)
-        self._telemetry.fetched(time.monotonic() - start, placement["length"], is_reread=is_reread)
-        return dequantize(sample.codes_tchw, sample.scale_c, sample.dtype)
-
-    def _bytes(self, placement: dict[str, Any]) -> bytes:
-        def fetch() -> bytes:
-            try:
-                return self._store.get_range(
-                    placement["shard_key"], placement["offset"], placement["length"]
-                )
-            except ObjectMissing:
-                raise
-            except StoreError:  # a shard cut short: the second read says so
-                return b""
-
-        if self._cache is None:
-            return fetch()
-        return self._cache.read(
-            placement["shard_key"],
-            placement["offset"],
-            placement["length"],
-            fetch=fetch,
-            is_valid=functools.partial(_is_valid, placement),
-        )
-
-    def _captions(self, placement: dict[str, Any]) -> dict[str, str]:
-        key = placement["caption_pack_key"]
-        if not key:
-            return {}
-        pack, row = self._pack(key), placement["row"]
-        if row >= pack.height or pack["sample_id"][row] != placement["sample_id"]:
-            raise IntegrityError(
-                f"caption pack {key}: row {row} is not of sample {placement['sample_id']}: run "
-                "shard/caption_packs of its group again"
-            )
-        return captions_of(pack, row)
-
-    def _read_pack(self, key: str) -> pl.DataFrame:
-        data = self._store.get(key)
-        if PurePosixPath(key).stem != (found := sha256_bytes(data)):
-            raise IntegrityError(
-                f"caption pack {key} has digest {found[:12]}, not the one in its name: delete it "
-                "and run shard/caption_packs of its group again"
-            )
-        return read_pack(data)
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._tasks and not self._is_closed:
+                    self._changed.wait()
+                if self._is_closed:
+                    return
+                task = heapq.heappop(self._tasks)[2]
+            task()
+            del task  # lest an idle thread keep the memory of a batch
 
 
-def _is_valid(placement: dict[str, Any], data: bytes) -> bool:
-    return len(data) == placement["length"] and sample_digest(data) == placement["xxh3"]
+class _Reading:
+    """A batch that threads are reading."""
+
+    def __init__(self, piece: Piece) -> None:
+        self.piece = piece
+        self.is_done = threading.Event()
+        self.is_dropped = False
+        self.work: Work
+        self.error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._num_left = 0
+
+    def begun(self, work: Work, num_tasks: int) -> None:
+        self.work, self._num_left = work, num_tasks
+
+    def task_done(self) -> None:
+        with self._lock:
+            self._num_left -= 1
+            if not self._num_left:
+                self.is_done.set()
+
+    def failed(self, error: BaseException) -> None:
+        self.error = self.error or error
+        self.is_done.set()
+
+    def result(self) -> Work:
+        self.is_done.wait()
+        if self.error is not None:
+            raise self.error
+        return self.work
 
 
-def read_batches(
-    opened: OpenVersion,
-    reader: SampleReader,
-    *,
-    start_step: int,
-    end_step: int,
-    rank: int = 0,
-    world_size: int = 1,
-    num_threads: int = 2,
-    depth: int = 2,
-    telemetry: Telemetry | None = None,
-) -> Generator[Batch]:
-    """Yield a rank's batches of steps [start_step, end_step), read ahead by `depth`.
+class Ring:
+    """Batches of one rank, read ahead. An iterator; `close` it to let its threads end.
 
     Args:
-        opened: The dataset version.
-        reader: Reads its samples.
-        start_step: First step.
-        end_step: End of the steps.
-        rank: Which rank this is.
-        world_size: How many there are.
+        reader: Reads batches.
+        pieces: Which batches, in order.
         num_threads: Reader threads; 0 reads in the caller's own, when a batch is asked for.
         depth: Batches that are read ahead of the one in use, at least 1.
         telemetry: Told how long batches were waited for.
+        on_skipped: Told which slots of a delivered batch a swapped-in patch changed.
 
     Raises:
-        PlanError: The world size does not divide every global batch.
-        IntegrityError: Bytes are wrong in the store; raised at the step that has them.
         ValueError: A negative number of threads, or a depth under 1.
     """
-    if num_threads < 0 or depth < 1:
-        raise ValueError(f"{num_threads} threads, depth {depth}: expected >= 0, and >= 1")
-    steps = walk(
-        opened.plan, start_step=start_step, end_step=end_step, rank=rank, world_size=world_size
-    )
-    if num_threads == 0:
-        for part in steps:
-            yield _assemble(part, [reader.read(part.step, sample) for sample in part.samples])
-        return
-    pool = ThreadPoolExecutor(num_threads, thread_name_prefix="wsdata-read")
-    ring: deque[tuple[RankStep, list[Future[_Read]]]] = deque()
 
-    def fill() -> None:
-        while len(ring) <= depth:
-            part = next(steps, None)
-            if part is None:
+    def __init__(
+        self,
+        reader: BatchReader,
+        pieces: Iterator[Piece],
+        *,
+        num_threads: int = 2,
+        depth: int = 2,
+        telemetry: Telemetry | None = None,
+        on_skipped: Callable[[list[Skipped]], None] | None = None,
+    ) -> None:
+        if num_threads < 0 or depth < 1:
+            raise ValueError(f"{num_threads} threads, depth {depth}: expected >= 0, and >= 1")
+        self.reader, self._pieces = reader, pieces
+        self._num_threads, self._depth = num_threads, depth
+        self._telemetry, self._on_skipped = telemetry, on_skipped
+        self._delivered = (-1, 0)
+        self._threads = _Threads(num_threads)
+        self._ahead: deque[_Reading] = deque()
+        self._sequence = itertools.count()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        """Return the next batch.
+
+        Raises:
+            IntegrityError: Bytes are wrong in the store; raised at the batch that has them.
+        """
+        asked = time.monotonic()
+        if self._num_threads == 0:
+            work = self._read_now(next(self._pieces))
+            is_stall = True
+        else:
+            self._fill_ring()
+            if not self._ahead:
+                self.close()
+                raise StopIteration
+            reading = self._ahead[0]
+            is_stall = not reading.is_done.is_set()
+            work = reading.result()
+            self._ahead.popleft()
+            self._fill_ring()
+        if self._telemetry is not None:
+            self._telemetry.delivered(time.monotonic() - asked, is_stall=is_stall)
+        if self._on_skipped is not None and work.skipped:
+            self._on_skipped(work.skipped)
+        self._delivered = _place(work.batch.piece)
+        return work.batch
+
+    def replace(self, reader: BatchReader, pieces: Iterator[Piece], from_step: int) -> None:
+        """Go on with another reader from a step on; what was read ahead of it is read again.
+
+        Args:
+            reader: Takes the old one's place.
+            pieces: Batches in order; those that were delivered, or are kept, are passed over.
+            from_step: First step of the run that the new reader serves.
+        """
+        kept = [reading for reading in self._ahead if reading.piece.step < from_step]
+        for reading in self._ahead:
+            reading.is_dropped = reading not in kept
+        self._ahead = deque(kept)
+        last = _place(kept[-1].piece) if kept else self._delivered
+        self.reader = reader
+        self._pieces = itertools.dropwhile(lambda piece: _place(piece) <= last, pieces)
+
+    def close(self) -> None:
+        """Read nothing more."""
+        self._threads.close()
+        for reading in self._ahead:
+            reading.is_dropped = True
+        self._ahead.clear()
+        self._pieces = iter(())
+
+    def _fill_ring(self) -> None:
+        while len(self._ahead) < self._depth:
+            piece = next(self._pieces, None)
+            if piece is None:
                 return
-            ring.append((part, [pool.submit(reader.read, part.step, s) for s in part.samples]))
+            reading = _Reading(piece)
+            self._ahead.append(reading)
+            sequence = next(self._sequence)
+            begin = functools.partial(self._begin, self.reader, reading, sequence)
+            self._threads.add(sequence, 0, begin)
 
+    def _read_now(self, piece: Piece) -> Work:
+        work = self.reader.begin(piece)
+        self.reader.fill(work, 0, len(work.placements))
+        return work
+
+    def _begin(self, reader: BatchReader, reading: _Reading, sequence: int) -> None:
+        if reading.is_dropped:
+            return
+        try:
+            work = reader.begin(reading.piece)
+        except BaseException as error:  # noqa: BLE001 - raised again where the batch is asked for
+            reading.failed(error)
+            return
+        tasks = split_evenly(work.sizes, self._num_threads)
+        reading.begun(work, len(tasks))
+        for number, (start, stop) in enumerate(tasks):
+            fill = functools.partial(_fill, reader, reading, start, stop)
+            self._threads.add(sequence, number + 1, fill)
+
+
+def _place(piece: Piece) -> tuple[int, int]:
+    return piece.step, piece.number
+
+
+def _fill(reader: BatchReader, reading: _Reading, start: int, stop: int) -> None:
     try:
-        fill()
-        while ring:
-            part, reads = ring.popleft()
-            asked = time.monotonic()
-            is_stall = not all(read.done() for read in reads)
-            batch = _assemble(part, [read.result() for read in reads])
-            if telemetry:
-                telemetry.delivered(time.monotonic() - asked, is_stall=is_stall)
-            fill()
-            yield batch
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        if not reading.is_dropped and reading.error is None:
+            reader.fill(reading.work, start, stop)
+    except BaseException as error:  # noqa: BLE001 - raised again where the batch is asked for
+        reading.failed(error)
+    else:
+        reading.task_done()
 
 
-def _assemble(part: RankStep, reads: list[_Read]) -> Batch:
-    return Batch(
-        step=part.step,
-        bucket=part.bucket,
-        clip_ids=[sample.clip_id for sample in part.samples],
-        sample_ids=[sample.sample_id for sample in part.samples],
-        latents_btchw=np.stack([read.latents_tchw for read in reads]),
-        captions=[read.caption for read in reads],
-        variants=[read.variant for read in reads],
-        streams=[sample.stream for sample in part.samples],
-        epochs=[sample.epoch for sample in part.samples],
-    )
+def split_evenly(sizes: list[int], num_threads: int) -> list[tuple[int, int]]:
+    """Cut samples of these sizes into runs [start, stop) that threads read in a row.
+
+    Few enough that small samples cost no more than their reading, and enough that all threads
+    have some, whatever the samples' size.
+    """
+    wanted = max(-(-sum(sizes) // MAX_TASK_BYTES), 2 * num_threads)
+    stride = max(1, len(sizes) // wanted)
+    return [(start, min(start + stride, len(sizes))) for start in range(0, len(sizes), stride)]

@@ -21,12 +21,14 @@ from wsdata import tables
 from wsdata.deployment import Deployment
 from wsdata.digest import canonical_json, digest
 from wsdata.errors import StepFailed
-from wsdata.loader.prefetch import SampleReader
+from wsdata.loader.fetch import Fetcher
 from wsdata.loader.ranks import world_sizes
 from wsdata.loader.realised import off_lags, trait_autocorrelation
+from wsdata.loader.sample_reader import SampleReader
 from wsdata.loader.version import OpenVersion, open_version
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe
+from wsdata.shard.plan_atoms import sort_rows
 
 NUM_STEPS = 50
 KILL_STEP = 17
@@ -82,7 +84,7 @@ def run(run: StepRun) -> StepResult:
             lambda: _check_worlds(opened, ranks, worlds),
             lambda: _check_resumption(opened, ranks, worlds),
             lambda: _check_latents(run, opened, Path(folder)),
-            lambda: [_check_mixing(opened)],
+            lambda: [_check_mixing(run, opened)],
         ]
         for number, stage in enumerate(stages):
             checks += stage()
@@ -285,14 +287,15 @@ def _copies(cursors: Sequence[Path], name: str) -> list[Path]:
 def _check_latents(run: StepRun, opened: OpenVersion, folder: Path) -> list[Check]:
     """Read samples through the loader, and have their clips encoded again by someone else."""
     manifest = {row["sample_id"]: row for row in run.read("manifests").to_dicts()}
-    reader = SampleReader(run.store, opened)
+    reader = SampleReader(Fetcher(run.store))
+    names = ("sample_id", "latent_dtype", "psnr_db")
+    recorded = {row["sample_id"]: row for row in run.read("dataset_index").select(names).to_dicts()}
     samples: list[dict[str, Any]] = []
-    for row in _rows_to_encode(opened):
-        placement = opened.placement(row)
-        path = folder / f"latents-{row}.npy"
+    for placement in opened.placements(_rows_to_encode(opened)):
+        path = folder / f"latents-{placement.sample_id}.npy"
         np.save(path, reader.latents(placement))
-        recorded = {name: placement[name] for name in ("latent_dtype", "psnr_db")}
-        samples.append({**manifest[placement["sample_id"]], **recorded, "latents_path": str(path)})
+        told = {**manifest[placement.sample_id], **recorded[placement.sample_id]}
+        samples.append({**told, "latents_path": str(path)})
     request = folder / "latent-check.json"
     tokenizer = {"engine": run.params["engine"], "weights": run.settings.get("weights", "")}
     body = {
@@ -336,14 +339,15 @@ def _rows_to_encode(opened: OpenVersion) -> list[int]:
     return list(dict.fromkeys([*sorted(first_of_bucket.values()), *others]))[:MAX_ENCODED]
 
 
-def _check_mixing(opened: OpenVersion) -> Check:
+def _check_mixing(run: StepRun, opened: OpenVersion) -> Check:
     """Autocorrelation of source over what is served, beyond what pools lead one to expect."""
     plan = opened.plan
     num_steps = max(NUM_STEPS, min(plan.num_steps, MAX_MIXING_STEPS))
     draws = [plan.draws(step) for step in range(num_steps)]
     rows = np.concatenate([plan.rows_of(each) for each in draws])
     pools = np.concatenate([each.pools for each in draws])
-    sources = opened.index["source"].rank("dense").to_numpy().astype(np.int64)[rows]
+    indexed = sort_rows(run.read("dataset_index"))["source"]  # rows as the plan counts them
+    sources = indexed.rank("dense").to_numpy().astype(np.int64)[rows]
     batch = max(plan.batch_sizes.values())
     lags = [lag for lag in (1, 2, *(batch * k + 1 for k in range(1, 9))) if lag < len(rows) // 2]
     found = trait_autocorrelation(pools, sources, lags)

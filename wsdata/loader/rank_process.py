@@ -15,31 +15,39 @@ from typing import Any
 import xxhash
 
 from wsdata.digest import canonical_json
+from wsdata.loader.batch_reader import BatchReader, tokens_of
+from wsdata.loader.batches import View, batch_body
 from wsdata.loader.cache import NodeCache
-from wsdata.loader.cursor import make_cursor, resume_step
-from wsdata.loader.prefetch import SampleReader, read_batches
+from wsdata.loader.caption_reader import CaptionReader
+from wsdata.loader.cursor import resume_run, run_cursor
+from wsdata.loader.fetch import Fetcher
+from wsdata.loader.order import Share, walk
+from wsdata.loader.prefetch import Ring
+from wsdata.loader.run import single_run
+from wsdata.loader.sample_reader import SampleReader
+from wsdata.loader.slabs import SlabPool
 from wsdata.loader.version import open_version
 from wsdata.store import open_store
 
 
 def _batches(args: argparse.Namespace, cursor: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     """Yield batches with the cursor that follows each."""
-    opened = open_version(open_store(args.store), args.version)
-    start = resume_step(opened.plan, cursor) if cursor else args.start_step
-    cache = NodeCache(Path(args.cache)) if args.cache else None
-    reader = SampleReader(open_store(args.store), opened, cache=cache)
-    for batch in read_batches(
-        opened,
-        reader,
-        start_step=start,
-        end_step=args.end_step,
-        rank=args.rank,
-        world_size=args.world_size,
-        num_threads=args.num_threads,
-    ):
-        body = batch._asdict()
-        body["latents"] = body.pop("latents_btchw")
-        yield {**body, "cursor": make_cursor(opened.plan, batch.step + 1)}
+    store = open_store(args.store)
+    opened = open_version(store, args.version)
+    run = single_run(args.version, opened.plan, tokens_of(opened))
+    start = resume_run(run, cursor) if cursor else args.start_step
+    reader = BatchReader(
+        run,
+        [opened],
+        samples=SampleReader(Fetcher(store, NodeCache(Path(args.cache)) if args.cache else None)),
+        captions=CaptionReader(store),
+        view=View(),
+        memory=SlabPool(max_free=4),
+    )
+    share = Share(rank=args.rank, world_size=args.world_size)
+    pieces = walk(run, share, start_step=start, end_step=args.end_step)
+    for batch in Ring(reader, pieces, num_threads=args.num_threads):
+        yield batch_body(batch, run_cursor(run, batch.next_step))
 
 
 def _torch_batches(
@@ -61,7 +69,7 @@ def _torch_batches(
     if cursor:
         dataset.load_state_dict(cursor)
     for batch in dataset:
-        yield {**batch, "latents": batch["latents"].numpy(), "cursor": dataset.state_dict()}
+        yield {**batch, "latents": batch["latents"].numpy()}
 
 
 def _line(batch: dict[str, Any]) -> str:

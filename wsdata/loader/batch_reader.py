@@ -1,0 +1,229 @@
+"""From a piece of the order to a filled batch: plan it, give it memory, read its slots.
+
+No threads of its own: `prefetch` says who reads which slots when.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wsdata.errors import IntegrityError, PlanError, WsdataError
+from wsdata.loader.batches import Batch, View
+from wsdata.loader.caption_reader import CaptionReader
+from wsdata.loader.order import Piece, choose_variant
+from wsdata.loader.run import Run, Tokens
+from wsdata.loader.sample_reader import SampleReader
+from wsdata.loader.slabs import Memory
+from wsdata.loader.version import OpenVersion
+from wsdata.shard.placement import Placement
+from wsdata.shard.plan import StepPlan
+from wsdata.shard.quantize import dequantize
+
+_NUM_STEPS_NAMED = 5
+
+
+class Skipped(NamedTuple):
+    """A slot that serves another sample since a patch was swapped in."""
+
+    step: int
+    slot: int
+    before: str  # sample ids
+    after: str
+
+
+class Work:
+    """A batch being filled.
+
+    Attributes:
+        batch: Complete once every slot has been read.
+        skipped: Slots of it that a patch changed.
+    """
+
+    def __init__(self, batch: Batch, placements: list[Placement], skipped: list[Skipped]) -> None:
+        self.batch = batch
+        self.placements = placements
+        self.skipped = skipped
+        latents = batch.latents_btchw
+        # Bytes as stored go straight to their place; float32 is made of them afterwards.
+        self.bytes_of_batch = latents.reshape(-1).data if latents.dtype == np.uint8 else None
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each sample."""
+        return [placement.length for placement in self.placements]
+
+
+class BatchReader:
+    """Reads batches of a run. Safe to use from threads.
+
+    Args:
+        run: The run.
+        versions: The opened version of each of its segments.
+        samples: Reads latents.
+        captions: Reads captions.
+        view: Which part of samples is wanted.
+        memory: Where batches lie.
+        unpatched: Plans of segments before patches were swapped in, for the accounting.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        versions: Sequence[OpenVersion],
+        *,
+        samples: SampleReader,
+        captions: CaptionReader,
+        view: View,
+        memory: Memory,
+        unpatched: Mapping[int, StepPlan] | None = None,
+    ) -> None:
+        self.run = run
+        self.versions = list(versions)
+        self.unpatched = dict(unpatched or {})
+        self.view = view
+        self._samples, self._captions, self._memory = samples, captions, memory
+
+    def replaced(
+        self, run: Run, versions: Sequence[OpenVersion], unpatched: Mapping[int, StepPlan]
+    ) -> "BatchReader":
+        """Return a reader of a patched run; memory and captions are shared."""
+        return BatchReader(
+            run,
+            versions,
+            samples=self._samples,
+            captions=self._captions,
+            view=self.view,
+            memory=self._memory,
+            unpatched=unpatched,
+        )
+
+    def begin(self, piece: Piece) -> Work:
+        """Plan a piece, and give its batch memory.
+
+        Raises:
+            PlanError: A prefix is wanted of latents whose prefixes are not exact.
+            IntegrityError: The index lists samples of several shapes or dtypes in one bucket.
+        """
+        plan, version = self.run.segments[piece.segment].plan, self.versions[piece.segment]
+        slots = {"first_slot": piece.first_slot, "end_slot": piece.end_slot}
+        draws = plan.draws(piece.plan_step, **slots)
+        placements = version.placements(plan.rows_of(draws).tolist())
+        first = placements[0]
+        kinds = {(each.latent_shape, each.dtype, each.is_prefix_exact) for each in placements}
+        if len(kinds) > 1:
+            raise IntegrityError(
+                f"step {piece.step}: bucket {first.bucket} of dataset version {version.version} "
+                f"has latents of several kinds ({sorted(kinds)}): its index is damaged"
+            )
+        frames = self.view.frames(first.latent_shape[0])
+        self._check_prefix(version, first)
+        shape = (len(placements), len(frames), *first.latent_shape[1:])
+        batch = Batch(
+            piece=piece,
+            bucket=first.bucket,
+            clip_ids=[placement.clip_id for placement in placements],
+            sample_ids=[placement.sample_id for placement in placements],
+            latents_btchw=self._allocate(shape),
+            scale_bc=np.ones((shape[0], shape[2]), np.float32),
+            latent_dtype=first.dtype,
+            frames=frames,
+            num_frames=first.latent_shape[0],
+            captions=[""] * shape[0],
+            variants=[""] * shape[0],
+            streams=[placement.stream for placement in placements],
+            epochs=draws.epochs.tolist(),
+            columns={name: [_NOTHING] * shape[0] for name in self.view.columns},
+        )
+        return Work(batch, placements, self._skipped(piece, batch.sample_ids))
+
+    def fill(self, work: Work, start: int, stop: int) -> None:
+        """Read samples [start, stop) of a batch.
+
+        Raises:
+            IntegrityError: Bytes are wrong in the store itself; clip, shard and offset are named,
+                and steps that the sample is served in.
+            ObjectMissing: A shard or a caption pack is not in the store.
+        """
+        for index in range(start, stop):
+            try:
+                self._fill_one(work, index)
+            except WsdataError as error:
+                self._explain(error, work.batch.piece, index)
+                raise
+
+    def _fill_one(self, work: Work, index: int) -> None:
+        batch, placement = work.batch, work.placements[index]
+        frame_bytes = int(np.prod(batch.latents_btchw.shape[2:]))
+        num_bytes = len(batch.frames) * frame_bytes
+        if work.bytes_of_batch is not None:
+            codes = work.bytes_of_batch[index * num_bytes : (index + 1) * num_bytes]
+        else:
+            codes = self._samples.scratch("codes", num_bytes)
+        rest = self._samples.read(placement, batch.frames, codes, self.view.columns)
+        batch.scale_bc[index] = rest.scale_c
+        for name, array in rest.columns.items():
+            batch.columns[name][index] = array
+        if work.bytes_of_batch is None:
+            codes_tchw = np.frombuffer(codes, np.uint8).reshape(batch.latents_btchw.shape[1:])
+            dequantize(codes_tchw, rest.scale_c, placement.dtype, batch.latents_btchw[index])
+        captions = self._captions.read(placement)
+        if captions:
+            piece = batch.piece
+            variant = choose_variant(
+                list(captions),
+                seed=self.run.segments[piece.segment].plan.seed,
+                step=piece.plan_step,
+                slot=piece.first_slot + index,
+            )
+            batch.captions[index], batch.variants[index] = captions[variant], variant
+
+    def _allocate(self, shape: tuple[int, ...]) -> NDArray[Any]:
+        dtype = np.dtype(np.uint8 if self.view.latents == "stored" else np.float32)
+        num_bytes = int(np.prod(shape)) * dtype.itemsize
+        return self._memory.take(num_bytes).view(dtype).reshape(shape)
+
+    def _check_prefix(self, version: OpenVersion, placement: Placement) -> None:
+        wanted, num_frames = self.view.max_frames, placement.latent_shape[0]
+        if wanted is None or wanted >= num_frames or placement.is_prefix_exact:
+            return
+        raise PlanError(
+            f"max_frames {wanted}: bucket {placement.bucket} of dataset version {version.version} "
+            f"has {num_frames} latent frames of tokenizer {placement.tokenizer_version}, whose "
+            "first frames are not what a shorter clip would give: read whole samples, or put "
+            "buckets of fewer frames into the recipe"
+        )
+
+    def _skipped(self, piece: Piece, sample_ids: list[str]) -> list[Skipped]:
+        plan = self.unpatched.get(piece.segment)
+        if plan is None:
+            return []
+        draws = plan.draws(piece.plan_step, first_slot=piece.first_slot, end_slot=piece.end_slot)
+        before = self.versions[piece.segment].placements(plan.rows_of(draws).tolist())
+        return [
+            Skipped(piece.step, piece.first_slot + index, old.sample_id, new)
+            for index, (old, new) in enumerate(zip(before, sample_ids, strict=True))
+            if old.sample_id != new
+        ]
+
+    def _explain(self, error: WsdataError, piece: Piece, index: int) -> None:
+        """Say which step wanted a sample, and which ones will."""
+        plan = self.run.segments[piece.segment].plan
+        slot = piece.first_slot + index
+        rows = plan.rows_of(plan.draws(piece.plan_step, first_slot=slot, end_slot=slot + 1))
+        steps = plan.steps_of_rows(rows, piece.plan_step, _NUM_STEPS_NAMED + 1)
+        listed = ", ".join(str(step - piece.plan_step + piece.step) for step in steps)
+        more = " and later ones" if len(steps) > _NUM_STEPS_NAMED else ""
+        error.add_note(
+            f"wanted by step {piece.step}, slot {slot}; its sample is for steps {listed}{more}"
+        )
+
+
+def tokens_of(opened: OpenVersion) -> Tokens:
+    """What the latents of a dataset version are; its index has one kind alone."""
+    (first,) = opened.placements([0])
+    return Tokens(first.tokenizer_version, first.dtype)
+
+
+_NOTHING = np.empty(0, np.uint8)
