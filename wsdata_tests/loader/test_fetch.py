@@ -117,7 +117,8 @@ def test_what_is_missing_short_or_refused_is_told_at_once(proxied):
 def test_a_slow_answer_is_overtaken_and_the_slow_one_hung_up(proxied):
     script, store = proxied
     script.slow_s = 20.0
-    hedging = Hedging(min_delay_s=0.05, max_delay_s=0.05)
+    hedging = Hedging(min_delay_s=0.4, max_delay_s=0.4)
+    read(Fetcher(store, hedging=NO_HEDGING))  # makes the client, which takes a while
     for fault in ("late", "stuck"):
         fetcher = Fetcher(store, hedging=hedging)
         script.faults = [fault]
