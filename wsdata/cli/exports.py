@@ -5,6 +5,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from wsdata.cli.main import Answer
 from wsdata.cli.opened import open_deployment, table
@@ -84,6 +85,15 @@ def exports(args: argparse.Namespace) -> Answer:
     )  # fmt: skip
     data = [{"export_id": export_id, **body} for export_id, body in found.items()]
     return Answer(data, lines if found else ["nothing was exported"])
+
+
+def holding_lines(exports_told: list[dict[str, Any]]) -> list[str]:
+    """One line for each export that still holds bytes of some clips."""
+    return [
+        f"  still holds bytes: export {each['export_id']} of {each['version']}, "
+        f"{each['samples']} samples, in {each['address']} ({each['state']})"
+        for each in exports_told
+    ]
 
 
 def _steps(text: str | None) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 import argparse
 
+from wsdata.cli.exports import holding_lines
 from wsdata.cli.main import Answer
 from wsdata.cli.opened import open_deployment, table
 
@@ -69,5 +70,6 @@ def report(args: argparse.Namespace) -> Answer:
         first = use["first_step"]
         served = f"first served at step {first}" if first is not None else "served at no step"
         lines.append(f"  {use['version']}: {use['samples']} samples, {served}")
+    lines += holding_lines(data["exports"])
     lines += [f"noted {note['at']}: {note['note']}" for note in data["notes"]]
     return Answer(data, [*lines, f"digest {data['report_digest']}"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from wsdata.catalog.objects import read_table
@@ -82,10 +83,7 @@ def _held(ledger: Ledger, store: BlobStore, body: dict[str, Any], clips: list[st
         return samples
     first, end = body["steps"]
     plan = load_plan(ledger, store, body["version"])
-    steps = {
-        served.step
-        for clip in mine["clip_id"].unique().to_list()
-        for served in plan.where(clip, end)
-        if served.step >= first
-    }
+    rows = np.concatenate([plan.index.rows_of_clip(clip) for clip in mine["clip_id"].unique()])
+    served = plan.where_rows(rows, from_step=first, until_step=end)
+    steps = {each.step for each in served}
     return samples & {sample.sample_id for step in steps for sample in plan.samples(step)}

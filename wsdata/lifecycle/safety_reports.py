@@ -15,6 +15,7 @@ from wsdata.curate.withheld import withheld_clips
 from wsdata.digest import digest
 from wsdata.errors import CatalogError
 from wsdata.ids import raw_key
+from wsdata.lifecycle.exported import exports_holding
 from wsdata.lifecycle.takedown import use_in
 from wsdata.lifecycle.tombstone import copies, twins_of
 from wsdata.lifecycle.versions import all_versions
@@ -94,7 +95,8 @@ def report_asset(
     Returns:
         As `listed_assets`, with ``files`` (where it came from), ``bytes`` (where they lie, and
         that they are held), ``twins``, ``clips`` (all that are withheld), ``versions`` (where
-        they were used before) and ``report_digest``, over all but itself.
+        they were used before), ``exports`` (which still hold bytes) and ``report_digest``, over
+        all but itself.
 
     Raises:
         CatalogError: No raw asset that matches, or more than one, starts so.
@@ -129,6 +131,7 @@ def report_asset(
         "twins": twins_of(ledger, store, [asset_id]),
         "clips": ids,
         "versions": [use_in(ledger, store, version, ids) for version in all_versions(ledger)],
+        "exports": exports_holding(ledger, store, ids),
     }
     return report | {"report_digest": digest(report)}
 

@@ -79,7 +79,7 @@ def test_the_report_tells_where_it_came_from_and_where_it_went(listed):
     assert film["twins"] == [asset_id("copy")]
     assert set(film["clips"]) == {clip_id(name, n) for name in ("film", "copy") for n in range(3)}
     assert {file["path"] for file in film["files"]} == {"film.mp4"}
-    assert film["versions"][0]["samples"] == 6
+    assert (film["versions"][0]["samples"], film["exports"]) == (6, [])
     assert film["notes"][0]["note"] == "reported, no. 7"
     sealed = report_asset(listed.ledger, listed.store, asset_id("sealed"))
     assert (sealed["bytes"]["where"], sealed["clips"]) == ("vault", [])
