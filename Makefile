@@ -5,7 +5,7 @@ export PYTHONPATH := $(CURDIR)
 PY := .venv/bin/python
 WSDATA := .venv/bin/wsdata
 
-.PHONY: run ui test test-slow cluster conformance lint setup clean help
+.PHONY: run ui example test test-slow cluster conformance lint setup clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -25,6 +25,9 @@ endif
 
 ui: setup  ## the Dagster UI on the same state, at http://127.0.0.1:3000
 	@$(PY) launch.py ui
+
+example: setup  ## train a toy DiT on what `make run` made; kill it, resume it, compare the losses
+	@$(PY) examples/train_toy_dit.py --prove --store "$(WSDATA_HOME)/store" --out "$(WSDATA_HOME)/example" --world-size 2
 
 test: setup lint  ## lint, types, import contracts, default tests
 	@$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu and not conformance"
