@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from wsdata.cli.exports import holding_lines
 from wsdata.cli.main import Answer
 from wsdata.cli.opened import open_deployment, table
 
@@ -251,12 +252,7 @@ def _takedown_lines(data: dict[str, Any], verb: str) -> list[str]:
         lines.append(f"  {use['version']}: {use['samples']} samples, {served}")
         lines += [f"    {line}" for line in use_lines(use["served"], by_version=False)]
         lines += [f"    not known: {each}" for each in use["served_unknown"]]
-    lines += [
-        f"  still holds bytes: export {export['export_id']} of {export['version']}, "
-        f"{export['samples']} samples, in {export['address']} ({export['state']})"
-        for export in data["exports"]
-    ]
-    return lines
+    return lines + holding_lines(data["exports"])
 
 
 def fsck(args: argparse.Namespace) -> Answer:
