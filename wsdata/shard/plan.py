@@ -50,7 +50,7 @@ from wsdata.shard.plan_pools import (
     check_pools,
     pool_atoms,
 )
-from wsdata.shard.plan_records import Draws, Near, PlannedSample, Served, near_of
+from wsdata.shard.plan_records import Draws, Near, PlannedSample, Served
 from wsdata.shard.plan_schedule import Schedule
 
 I64 = NDArray[np.int64]
@@ -103,6 +103,7 @@ class StepPlan:
         phases: Sequence[Mapping[str, Any]],
         streams: Mapping[str, Mapping[str, Any]],
         samples: Mapping[str, Any],
+        shuffle: Mapping[str, int] | None = None,
         lost: Mapping[str, int] | None = None,
     ) -> "StepPlan":
         """Compile the plan of a dataset version.
@@ -113,6 +114,7 @@ class StepPlan:
             phases: The recipe's phases, as plain dicts, in the order of training.
             streams: The recipe's streams, as plain dicts.
             samples: The recipe's ``samples`` section, as a plain dict.
+            shuffle: The recipe's ``shuffle`` section, as a plain dict.
             lost: Samples of each bucket that were in the manifest but could not be encoded: a
                 bucket that is short because of them is left out instead of refused.
 
@@ -149,7 +151,7 @@ class StepPlan:
             atoms=[atom for atom in source.atoms if id(atom) in drawn],
             pools=pools,
             phases=mixes,
-            near=near_of(samples),
+            near=Near.of(shuffle),
         )
 
     @classmethod

@@ -1,12 +1,10 @@
 """What a step plan answers with, and the small things that it is asked for."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from wsdata.errors import PlanError
 
 I64 = NDArray[np.int64]
 
@@ -47,19 +45,8 @@ class Near(NamedTuple):
     block: int
     window: int
 
-
-def near_of(samples: Mapping[str, Any]) -> Near | None:
-    """Read the optional block-and-window form from the recipe's ``samples`` section.
-
-    Raises:
-        PlanError: The window is not a multiple of the block.
-    """
-    near = Near(int(samples.get("shuffle_block", 0)), int(samples.get("shuffle_window", 0)))
-    if near == (0, 0):
-        return None
-    if near.block < 1 or near.window < near.block or near.window % near.block:
-        raise PlanError(
-            f"samples.shuffle_block {near.block}, samples.shuffle_window {near.window}: expected "
-            "a window that is a multiple of the block, or neither"
-        )
-    return near
+    @classmethod
+    def of(cls, shuffle: Mapping[str, int] | None) -> "Near | None":
+        """Read the recipe's ``shuffle`` section; None where a pool is mixed as a whole."""
+        near = cls(**shuffle) if shuffle else None
+        return near if near and near.block else None

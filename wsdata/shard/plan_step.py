@@ -42,6 +42,7 @@ def plan_params(recipe: Recipe) -> dict[str, Any]:
         "phases": [dataclasses.asdict(phase) for phase in recipe.phases],
         "streams": {name: dataclasses.asdict(stream) for name, stream in recipe.streams.items()},
         "samples": dataclasses.asdict(recipe.samples),
+        "shuffle": dataclasses.asdict(recipe.shuffle),
     }
 
 

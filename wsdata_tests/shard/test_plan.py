@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from wsdata.digest import digest
 from wsdata.errors import PlanError
 from wsdata.shard.plan import StepPlan
+from wsdata.shard.plan_patch import apply_patch
 from wsdata.shard.plan_step import share_bound, token_shares
 from wsdata_tests.shard import plan_oracle
 from wsdata_tests.shard.plan_support import BUCKETS, frame, make_phase, make_rows, mixtures
@@ -37,9 +38,12 @@ LATE_STREAM = {
 }
 
 
-def compile_mix(mix):
+SHUFFLES = st.sampled_from([None, {"block": 1, "window": 3}, {"block": 4, "window": 8}])
+
+
+def compile_mix(mix, **more):
     arguments = {name: value for name, value in mix.items() if name != "rows"}
-    return StepPlan.compile(frame(mix["rows"]), **arguments)
+    return StepPlan.compile(frame(mix["rows"]), **arguments, **more)
 
 
 def simple_plan(counts=None, *, phases=None, streams=None, batch=4, seed=1):
@@ -82,9 +86,9 @@ def test_rhythm_of_a_phase_is_its_own_whatever_comes_before_it(mix):
 
 
 @settings(max_examples=12, deadline=None)
-@given(mixtures())
-def test_each_sample_comes_exactly_once_in_each_epoch_of_its_pool(mix):
-    plan = compile_mix(mix)
+@given(mixtures(), SHUFFLES)
+def test_each_sample_comes_exactly_once_in_each_epoch_of_its_pool(mix, shuffle):
+    plan = compile_mix(mix, shuffle=shuffle)
     served = Counter()
     for step in range(plan.num_steps):
         for sample in plan.samples(step):
@@ -98,14 +102,25 @@ def test_each_sample_comes_exactly_once_in_each_epoch_of_its_pool(mix):
 
 
 @settings(max_examples=12, deadline=None)
-@given(mixtures())
-def test_inverse_agrees_with_forward(mix):
-    plan = compile_mix(mix)
+@given(mixtures(), SHUFFLES, st.data())
+def test_inverse_agrees_with_forward(mix, shuffle, data):
+    plan = compile_mix(mix, shuffle=shuffle)
     until = plan.num_steps + 5
     forward = {}
+    steps_of_row = {}
     for step in range(until):
         for sample in plan.samples(step):
             forward.setdefault(sample.clip_id, []).append((step, sample.slot, sample.epoch))
+            steps_of_row.setdefault(sample.row, set()).add(step)
+    rows = data.draw(st.lists(st.integers(0, len(mix["rows"]) - 1), max_size=4))
+    first, limit = data.draw(st.integers(0, until)), data.draw(st.integers(1, 5))
+    horizon = min(until, max(plan.num_steps, first + plan.phases[-1].num_steps))
+    due = {step for row in rows for step in steps_of_row.get(row, ()) if first <= step < horizon}
+    told = plan.steps_of_rows(rows, first, limit)
+    expected = sorted(due)[:limit]
+    assert told[: len(expected)] == expected
+    assert all(step >= horizon for step in told[len(expected) :])
+    assert len(told) <= limit
     for clip_id in sorted({row["clip_id"] for row in mix["rows"]})[:12]:
         found = [tuple(served) for served in plan.where(clip_id, until)]
         assert found == sorted(forward.get(clip_id, []))
@@ -284,6 +299,35 @@ def test_sequence_from_any_step_is_the_tail_of_the_whole():
     for start in (0, 3, 7, 11):
         fresh = StepPlan.from_json(plan.to_json(), plan.index)
         assert [fresh.samples(step) for step in range(start, 12)] == whole[start:]
+
+
+def test_every_world_size_up_to_64_gives_the_same_sequence_from_any_step():
+    counts = {("video", VIDEO_33, "T0"): 500, ("image", BUCKETS[0], "T0"): 300}
+    phases = [make_phase(steps=30, weights={"video": 0.7, "image": 0.3})]
+    plan = simple_plan(counts, phases=phases, batch=192)
+    whole = [plan.samples(step) for step in range(30)]
+    stored = json.dumps(plan.to_json())
+    worlds = [world for world in range(1, 65) if 192 % world == 0]
+    assert len(worlds) == 12
+    for start, world in enumerate(worlds):  # a resume point each, and one past the end of an epoch
+        fresh = StepPlan.from_json(json.loads(stored), plan.index)
+        for step in (start, start + 15):
+            share = 192 // world
+            parts = [
+                fresh.samples(step, first_slot=rank * share, end_slot=(rank + 1) * share)
+                for rank in range(world)
+            ]
+            assert [sample for part in parts for sample in part] == whole[step]
+
+
+def test_a_plan_is_small_whatever_the_number_of_samples():
+    few, many = (
+        simple_plan({("video", VIDEO_33, "T0"): num, ("video", VIDEO_33, "T1"): num})
+        for num in (10, 20_000)
+    )
+    assert len(json.dumps(many.to_json())) < len(json.dumps(few.to_json())) + 40
+    patched = apply_patch(many, many.index.frame["sample_id"].head(15_000), 3)
+    assert len(json.dumps(patched.to_json())) < len(json.dumps(many.to_json())) + 80
 
 
 def test_bucket_that_losses_left_short_is_left_out_and_named():
