@@ -32,9 +32,10 @@ example: setup  ## train a toy DiT on what `make run` made; kill it, resume it, 
 test: setup lint  ## lint, types, import contracts, default tests
 	@$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu and not conformance"
 
-test-slow: setup lint  ## the long tests too; they install a Ceph gateway and the peers' readers
+test-slow: setup lint  ## the long tests too; they install a Ceph gateway, the peers' readers and diffusers
 	@bash tools/cluster_setup.sh
 	@bash tools/interop.sh .venv/interop
+	@bash tools/vae.sh .venv/vae
 	@$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not gpu and not conformance"
 
 cluster: setup  ## the sample drops through S3, Postgres and Kubernetes on loopback: the same bytes
