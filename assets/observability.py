@@ -10,9 +10,11 @@ from resources.catalog import CatalogResource
 from wsdata.observability import checks as promises
 from wsdata.observability import steadiness
 from wsdata.observability.contamination import coverage_faults
+from wsdata.observability.realised_order import order_faults
 from wsdata.steps import STEPS
 
 KILL_RATES = STEPS["observability/kill_rates"]
+REALISED = STEPS["observability/realised_order"]
 CONTAMINATION = STEPS["observability/contamination"]
 SUMMED_UP = ("raw_assets", "clips", "captions", "manifests", "placements")
 
@@ -36,6 +38,19 @@ assets: list[dg.AssetsDefinition | dg.AssetSpec] = [
             )
         },
         steps=STEPS,
+    ),
+    step_assets(
+        REALISED,
+        {
+            "realised_order": Shown(
+                description=(
+                    "The order that runs were really served: how sources and clusters follow each "
+                    "other, each stream's share of latent tokens, repeats, shares of buckets."
+                )
+            )
+        },
+        steps=STEPS,
+        reads_drawn=("runs_served",),
     ),
     step_assets(
         CONTAMINATION,
@@ -103,6 +118,18 @@ checks: list[dg.AssetChecksDefinition] = [
         ("drift",),
         is_blocking=False,
         description="No model version shifts a score of the reference slice by much.",
+    ),
+    promise(
+        REALISED,
+        "realised_order",
+        "order_realised",
+        order_faults,
+        ("realised_order",),
+        is_blocking=False,
+        description=(
+            "No source or cluster follows itself beyond the global batch by more than chance, and "
+            "streams and buckets have their shares within the plan's bounds."
+        ),
     ),
     promise(
         STEPS["observability/costs"],

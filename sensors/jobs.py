@@ -14,7 +14,7 @@ from wsdata.steps import STEPS
 
 AFTER_CENTROIDS = ("curate/cluster_assignments",)
 CUT = ("curate/manifest",)
-ABOUT_RUNS = ("loader/runs_served",)
+ABOUT_RUNS = ("loader/runs_served", "observability/realised_order")
 ABOUT_THE_STORE = ("lifecycle/retention", "observability/costs", "observability/engine_mirror")
 
 

@@ -50,6 +50,14 @@ REPORT_TABLES: dict[str, Table] = {
         model_version=STR, num_clips=INT,
         mean=F64, p10=F64, p50=F64, p90=F64, shift=F64,
     ),
+    "realised_order": _table(
+        ("run", "part", "measure", "subject"), run=STR,
+        part=STR,  # "all", or a phase of a plan: "v3 3f2a99c1 base"
+        measure=STR,  # autocorrelation | counts | coverage | stream_share | bucket_share | epochs
+        subject=STR,  # "source@1025": trait and lag in slots; a stream, a bucket
+        value=F64, target=F64, bound=F64,  # null where there is none
+        is_off=BOOL, num_samples=INT,  # what the value was taken from
+    ),
     "contamination": _table(
         ("method",), method=STR, num_checked=INT, num_unchecked=INT, num_hits=INT,
         coverage_share=F64,

@@ -9,7 +9,7 @@ from wsdata.ingest import fingerprint, land, neardup, vault_prints
 from wsdata.label import audio_labels, camera, caption, embed, qc
 from wsdata.lifecycle import retention, snapshot, takedown
 from wsdata.loader import proof, runs_served
-from wsdata.observability import contamination, cost, drift, killrates, mirror
+from wsdata.observability import contamination, cost, drift, killrates, mirror, realised_order
 from wsdata.orders import Step
 from wsdata.preprocess import actions as action_tracks
 from wsdata.preprocess import funnel, onepass
@@ -71,6 +71,7 @@ _ALL: tuple[Step, ...] = (
     retention.STEP,
     killrates.STEP,
     drift.STEP,
+    realised_order.STEP,
     contamination.STEP,
     cost.STEP,
     mirror.STEP,

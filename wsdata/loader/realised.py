@@ -21,7 +21,7 @@ F64 = NDArray[np.float64]
 SIGMAS = 5.0  # of chance, that a correlation may reach
 MAX_STEPS = 2048  # looked at; more are sampled
 WINDOW = 32  # steps of one window of a sample: correlations reach so many global batches far
-MAX_SAMPLES = 1 << 21
+MAX_SAMPLES = 1 << 19
 
 
 class Correlation(NamedTuple):

@@ -72,4 +72,4 @@ def test_a_short_run_is_looked_at_whole_and_a_long_one_in_bounded_windows():
     )
     thirds = [sum(first // 400_000 == n for first, _ in chosen) for n in range(3)]
     assert min(thirds) > 10
-    assert sum(e - f for f, e in choose_windows(spans, key="r", batch=1 << 15)) == 64
+    assert sum(e - f for f, e in choose_windows(spans, key="r", batch=1 << 15)) == WINDOW
