@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wsdata.coders import DECODERS, ENCODERS
 from wsdata.declared import build
 from wsdata.errors import WsdataError
 from wsdata.store import BlobStore, open_store
-from wsdata.tables import DECODERS, ENCODERS
 
 if TYPE_CHECKING:
     from wsdata.catalog.ledger import Ledger

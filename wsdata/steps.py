@@ -12,7 +12,7 @@ from wsdata.loader import proof, runs_served
 from wsdata.observability import contamination, cost, drift, killrates, mirror, realised_order
 from wsdata.orders import Step
 from wsdata.preprocess import actions as action_tracks
-from wsdata.preprocess import funnel, onepass
+from wsdata.preprocess import decode_step, funnel
 from wsdata.preprocess.filters import (
     actions,
     audio,
@@ -37,7 +37,7 @@ _ALL: tuple[Step, ...] = (
     vault_prints.STEP,
     fingerprint.STEP,
     neardup.STEP,
-    onepass.STEP,
+    decode_step.STEP,
     action_tracks.STEP,
     safety_list.STEP,
     technical.STEP,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wsdata.coders import DECODERS, ENCODERS
 from wsdata.errors import WsdataError
-from wsdata.tables import DECODERS, ENCODERS
 
 ENGINE_PARAMS = ("decoder", "encoder")
 MAX_REASON_LENGTH = 300

@@ -234,8 +234,10 @@ class ClipOutput:
 
     def _save_pack(self, builder: PackBuilder) -> dict[str, Any]:
         pack = builder.finish()
+        kinds = [picture.kind for picture in pack.pictures]
         return {
-            "file": self._save("pack.parquet", pack.data),
-            "num_color": pack.num_colors,
-            "num_luma": pack.num_luma,
+            "file": self._save("pack.jpegs", pack.data),
+            "pictures": [list(picture) for picture in pack.pictures],
+            "num_color": kinds.count("color"),
+            "num_luma": kinds.count("luma"),
         }

@@ -26,6 +26,7 @@ from wsdata.media.jobs import JobReport, Limits
 from wsdata.media.sandbox import SandboxPool
 from wsdata.orders import StepResult, StepRun
 from wsdata.preprocess.decode_display import decode_display
+from wsdata.preprocess.framepack import write_loose_pack
 from wsdata.preprocess.ladder import RUNGS_OF_ALL, rungs_by_probe
 from wsdata.preprocess.onepass import PATHS
 from wsdata.preprocess.shot_engines import check_engine, engine_modules
@@ -269,7 +270,7 @@ def _store(run: StepRun, asset: _Asset, told: dict[str, Any], out_dir: Path) -> 
             if rung in clip["transcodes"]
         }
         row["audio"] = _with_blob(run, "audio_tracks", clip_id, clip["audio"], out_dir)
-        row["pack"] = _with_blob(run, "frame_packs", clip_id, clip["pack"], out_dir)
+        row["pack"] = _with_pack(run, clip_id, clip["pack"], out_dir)
         clips.append(row)
     counts = {name: told.get(name) for name in _COUNTS}
     return {
@@ -284,12 +285,25 @@ def _with_blob(
     row = {name: value for name, value in made.items() if name != "file"}
     if "file" not in made:
         return row
-    # nothing may be named but a plain file that the child left
-    path = out_dir / made["file"]
-    if _FILE.fullmatch(made["file"]) is None or path.is_symlink() or not path.is_file():
-        raise DecodeFailed(f"{clip_id}: it named {made['file']!r}, which it did not leave")
+    path = _left(out_dir, clip_id, made["file"])
     key = run.blob_key(table, clip_id, path.suffix)
     return row | run.put_blob(key, path)
+
+
+def _with_pack(run: StepRun, clip_id: str, made: dict[str, Any], out_dir: Path) -> dict[str, Any]:
+    """As `_with_blob`, for a pack, which the child left loose."""
+    data = _left(out_dir, clip_id, made["file"]).read_bytes()
+    row = {name: value for name, value in made.items() if name not in ("file", "pictures")}
+    key = run.blob_key("frame_packs", clip_id, ".parquet")
+    return row | run.put_blob(key, write_loose_pack(made["pictures"], data))
+
+
+def _left(out_dir: Path, clip_id: str, name: str) -> Path:
+    """Path of a plain file that the child left; nothing else may be named."""
+    path = out_dir / name
+    if _FILE.fullmatch(name) is None or path.is_symlink() or not path.is_file():
+        raise DecodeFailed(f"{clip_id}: it named {name!r}, which it did not leave")
+    return path
 
 
 # rows ----------------------------------------------------------------------------------------

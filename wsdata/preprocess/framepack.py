@@ -5,13 +5,13 @@ pictures for motion, in one small Parquet file. What reads them is none of this 
 """
 
 import io
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from wsdata.errors import DecodeFailed
@@ -25,14 +25,7 @@ MAX_PAIRS, LUMA_SIDE_PX = 16, 320  # one each half second
 PAIR_APART_S = Fraction(1, 24)
 
 _FULL_RANGE = np.clip(np.rint((np.arange(256) - 16) * 255 / 219), 0, 255).astype(np.uint8)
-_SCHEMA = {
-    "kind": pl.String,
-    "frame_index": pl.Int64,
-    "time_s": pl.Float64,
-    "image": pl.Binary,
-    "width_px": pl.Int64,
-    "height_px": pl.Int64,
-}
+_COLUMNS = ("kind", "frame_index", "time_s", "image", "width_px", "height_px")
 
 
 class PackedFrame(NamedTuple):
@@ -105,12 +98,22 @@ class _Jpeg(NamedTuple):
     height_px: int
 
 
-class WrittenPack(NamedTuple):
-    """A pack's bytes, as `read_framepack` reads them, and how many pictures it has."""
+class Picture(NamedTuple):
+    """A picture of a pack without its bytes, of which it says how many there are."""
 
+    kind: str  # color | luma
+    frame_index: int
+    time_s: float
+    num_bytes: int
+    width_px: int
+    height_px: int
+
+
+class LoosePack(NamedTuple):
+    """A pack before it is Parquet: its pictures, and their JPEGs one behind the other."""
+
+    pictures: list[Picture]
     data: bytes
-    num_colors: int
-    num_luma: int
 
 
 class PackBuilder:
@@ -163,12 +166,11 @@ class PackBuilder:
         """Take the only picture of a still."""
         self._colors.append(_packed(0.0, color))
 
-    def finish(self) -> WrittenPack:
-        """Choose evenly from what was collected, and write it."""
+    def finish(self) -> LoosePack:
+        """Choose evenly from what was collected; `write_loose_pack` writes it."""
         colors = [self._colors[i] for i in spread(len(self._colors), MAX_COLOR)]
         pairs = [self._pairs[i] for i in spread(len(self._pairs), MAX_PAIRS)]
-        luma = [frame for pair in pairs for frame in pair]
-        return WrittenPack(_write(colors, luma), len(colors), len(luma))
+        return _loose(colors, [frame for pair in pairs for frame in pair])
 
 
 def full_range_luma(small: "VideoFrame") -> NDArray[np.uint8]:
@@ -198,7 +200,37 @@ def spread(count: int, wanted: int) -> list[int]:
 def write_framepack(pack: FramePack) -> bytes:
     """Write a pack as Parquet with JPEG pictures; the same pack gives the same bytes."""
     flat = [frame for pair in pack.luma_pairs for frame in pair]
-    return _write([_packed(*frame) for frame in pack.colors], [_packed(*frame) for frame in flat])
+    return write_loose_pack(
+        *_loose([_packed(*frame) for frame in pack.colors], [_packed(*frame) for frame in flat])
+    )
+
+
+def write_loose_pack(pictures: Sequence[Sequence[Any]], data: bytes) -> bytes:
+    """Write what a `PackBuilder` collected as Parquet.
+
+    Args:
+        pictures: The fields of each `Picture`.
+        data: Their JPEGs.
+
+    Raises:
+        DecodeFailed: They are not those of these bytes.
+    """
+    import polars as pl  # of no use to the child, which has little memory
+
+    told = [Picture(*picture) for picture in pictures]
+    ends = list(itertools.accumulate(picture.num_bytes for picture in told))
+    if (ends[-1] if ends else 0) != len(data) or any(each.num_bytes < 0 for each in told):
+        raise DecodeFailed(f"{len(told)} pictures of a frame pack are not its {len(data)} bytes")
+    rows = [
+        (each.kind, each.frame_index, each.time_s, data[end - each.num_bytes : end],
+         each.width_px, each.height_px)
+        for each, end in zip(told, ends, strict=True)
+    ]  # fmt: skip
+    types = (pl.String, pl.Int64, pl.Float64, pl.Binary, pl.Int64, pl.Int64)
+    table = pl.DataFrame(rows, schema=dict(zip(_COLUMNS, types, strict=True)), orient="row")
+    buffer = io.BytesIO()
+    table.write_parquet(buffer, compression="uncompressed", statistics=False)
+    return buffer.getvalue()
 
 
 def _packed(time_s: float, pixels: NDArray[np.uint8]) -> _Jpeg:
@@ -206,13 +238,13 @@ def _packed(time_s: float, pixels: NDArray[np.uint8]) -> _Jpeg:
     return _Jpeg(time_s, encode_jpeg(pixels), width, height)
 
 
-def _write(colors: list[_Jpeg], luma: list[_Jpeg]) -> bytes:
-    kinds = (("color", colors), ("luma", luma))
-    rows = [(kind, i, *frame) for kind, frames in kinds for i, frame in enumerate(frames)]
-    buffer = io.BytesIO()
-    table = pl.DataFrame(rows, schema=_SCHEMA, orient="row")
-    table.write_parquet(buffer, compression="uncompressed", statistics=False)
-    return buffer.getvalue()
+def _loose(colors: list[_Jpeg], luma: list[_Jpeg]) -> LoosePack:
+    pictures = [
+        Picture(kind, index, frame.time_s, len(frame.image), frame.width_px, frame.height_px)
+        for kind, frames in (("color", colors), ("luma", luma))
+        for index, frame in enumerate(frames)
+    ]
+    return LoosePack(pictures, b"".join(frame.image for frame in (*colors, *luma)))
 
 
 def read_framepack(data: bytes) -> FramePack:
@@ -225,10 +257,11 @@ def read_framepack(data: bytes) -> FramePack:
         DecodeFailed: It is not a pack, or a picture in it does not decode.
     """
     import cv2
+    import polars as pl
 
     try:
         table = pl.read_parquet(io.BytesIO(data)).sort("kind", "frame_index")
-        rows = table.select(list(_SCHEMA)).rows(named=True)
+        rows = table.select(_COLUMNS).rows(named=True)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DecodeFailed(f"frame pack of {len(data)} bytes is not readable: {error}") from error
     frames: dict[str, list[PackedFrame]] = {"color": [], "luma": []}

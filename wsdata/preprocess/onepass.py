@@ -1,8 +1,9 @@
-"""The one decode of a raw asset, which feeds all that follows: the step, and the child's job.
+"""The one decode of a raw asset, which feeds all that follows: the job of the sandboxed child.
 
 Frames stream through shots and windows to the ladder, the frame pack and the sound of each clip;
 prints are taken on the way. What is done for a whole drop, and what is stored, belongs to
-`decode_drop`.
+`decode_drop`; the step itself is `decode_step`. Nothing here knows tables or orders: what they
+import would take a tenth of the child's memory.
 
 Memory of the child: a few frames as they were decoded; those that wait for longer at the size of
 the top rung, of which `holding` keeps no more than its budget in memory; the pictures of one or
@@ -24,10 +25,9 @@ from wsdata.media.decode import (
 )
 from wsdata.media.deinterlace import deinterlace
 from wsdata.media.encode import FPS
-from wsdata.media.engines import PROCESSOR, Engines, engine_params, with_fallback
+from wsdata.media.engines import PROCESSOR, Engines, with_fallback
 from wsdata.media.probe import rotation_deg
 from wsdata.media.reader import Gap, MediaReader
-from wsdata.orders import FactInput, Input, Step
 from wsdata.preprocess.clip_output import ClipOutput, OpenClip, Ready, Source, Track
 from wsdata.preprocess.framepack import (
     PackBuilder,
@@ -39,13 +39,14 @@ from wsdata.preprocess.ladder import (
     FAST_FPS,
     FAST_TABLE,
     MIN_FAST_FPS,
+    RUNG_SIZES,
     Geometry,
     frame_span,
     make_geometry,
 )
 from wsdata.preprocess.prints import Prints
 from wsdata.preprocess.scaling import Pictures, still_rungs
-from wsdata.preprocess.shot_engines import ShotFinder, finder_params, make_finder
+from wsdata.preprocess.shot_engines import ShotFinder, make_finder
 from wsdata.preprocess.shots import Word
 from wsdata.preprocess.sound_output import sound_timeline
 from wsdata.preprocess.windows import (
@@ -59,52 +60,13 @@ from wsdata.preprocess.windows import (
     Windower,
     WindowRule,
     rule_of,
-    window_params,
 )
-from wsdata.recipe import Recipe
-from wsdata.tables import TRANSCODES
 
 if TYPE_CHECKING:
     from av import VideoFrame
 
-CODE_VERSION = "onepass-4"
 PATHS = ("plain", "plain", "careful")  # two retries, the second on another path
 MAX_WHOLE_FRAMES = 1  # as decoded, while the shot detector looks at what follows
-
-
-def _params(recipe: Recipe) -> dict[str, Any]:
-    return {**window_params(), **finder_params(recipe.shots)}
-
-
-STEP = Step(
-    stage="preprocess",
-    name="decode",
-    function="wsdata.preprocess.decode_drop:run",
-    code_version=CODE_VERSION,
-    partition="drop",
-    assets={
-        "clips": ("clips",),
-        **{f"transcodes_{rung}": (f"transcodes_{rung}",) for rung in TRANSCODES},
-        "audio_tracks": ("audio_tracks",),
-        "frame_packs": ("frame_packs", "pass_fingerprints"),
-        "decode_status": ("decode_status",),
-    },
-    inputs=(Input(table="raw_assets"), Input(table="probes"), Input(table="provenance")),
-    facts=(
-        FactInput(kind="release", of_drop=True),
-        FactInput(kind="quarantine", in_digest=False, of_drop=True),
-    ),
-    pool="nvdec",
-    units_of="raw_assets",
-    params_of=_params,
-    constants_of=lambda deployment: engine_params(deployment.decoder, deployment.encoder),
-    settings_of=lambda deployment, _recipe: {
-        "num_threads": deployment.num_threads,
-        "sandbox_minimum": deployment.sandbox_minimum,
-        "sandbox_stall_s": deployment.sandbox_stall_s,
-    },
-    description="One decode of each raw asset: clips, every rung, sound, frame packs, prints.",
-)
 
 
 def decode_job(args: dict[str, Any], source: BinaryIO, out_dir: Path) -> dict[str, Any]:
@@ -159,7 +121,7 @@ def _decode(
             raise DecodeFailed(f"its video is in a codec that is not known here: {held}")
         rule = rule_of(args, container.duration)
         reader = MediaReader(container, video, audio, is_careful=is_careful)
-        wanted = tuple(args.get("rungs", TRANSCODES))
+        wanted = tuple(args.get("rungs", (*RUNG_SIZES, FAST_TABLE)))
         return _Pass(reader, out_dir, rule, wanted, engines.encoder, make_finder(args)).run()
 
 

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from wsdata.preprocess import transnet
 from wsdata.preprocess.scaling import Pictures
 from wsdata.preprocess.shots import ShotDetector, Word, shot_params
-from wsdata.recipe import Shots
 
 if TYPE_CHECKING:
     from av import VideoFrame
+
+    from wsdata.recipe import Shots
 
 LOOKS, TRANSNET = "looks", "transnetv2"
 
@@ -66,7 +67,7 @@ def _network_picture(pictures: Pictures, frame: "VideoFrame") -> NDArray[np.uint
     return transnet.network_picture(pictures.small(frame))
 
 
-def finder_params(shots: Shots) -> dict[str, Any]:
+def finder_params(shots: "Shots") -> dict[str, Any]:
     """What of the choice is part of the decode step's parameters: ours where nothing is said."""
     if shots.engine == LOOKS:
         return shot_params(shots)

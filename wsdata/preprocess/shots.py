@@ -11,11 +11,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wsdata.preprocess.gradual import GradualFinder, Transition
 from wsdata.preprocess.looks import Look, brightness, compare, difference, is_plain, white_share
-from wsdata.recipe import Shots
+
+if TYPE_CHECKING:
+    from wsdata.recipe import Shots
 
 MODEL_VERSION = "looks-2"
 LOOK_AHEAD_S = 1.25
@@ -36,7 +38,7 @@ RETURN_EVERY = 3  # frames: how often it is looked for
 JOIN_S = 0.2  # two transitions this near are one
 
 
-def shot_params(shots: Shots) -> dict[str, Any]:
+def shot_params(shots: "Shots") -> dict[str, Any]:
     """What of a recipe, and of the detector itself, is part of the decode step's parameters."""
     return {"trim_s": shots.trim_s, "shot_detector": MODEL_VERSION}
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from wsdata.coders import ENCODERS
 from wsdata.errors import DecodeFailed, EncoderFailed
 from wsdata.media import encode
 from wsdata.media.engines import (
@@ -13,7 +14,6 @@ from wsdata.media.engines import (
 )
 from wsdata.preprocess.onepass import decode_job
 from wsdata.preprocess.windows import window_params
-from wsdata.tables import ENCODERS
 from wsdata_tests import synthetic
 
 GPU = Engines(decoder="nvdec", encoder="h264_nvenc")

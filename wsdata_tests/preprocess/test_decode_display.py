@@ -5,7 +5,7 @@ import pytest
 
 from wsdata import tables
 from wsdata.preprocess.decode_display import MAX_FILES, decode_display
-from wsdata.preprocess.onepass import STEP
+from wsdata.preprocess.decode_step import STEP
 
 REASONS = {"quarantined": "cannot be opened", "salvaged": "cut | off\nat 2 s", "empty": "no bytes"}
 

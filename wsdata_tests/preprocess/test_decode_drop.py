@@ -10,7 +10,8 @@ from wsdata.media.encode import encode_png
 from wsdata.media.jobs import JobReport
 from wsdata.orders import StepRun
 from wsdata.preprocess import decode_drop
-from wsdata.preprocess.onepass import STEP, decode_job
+from wsdata.preprocess.decode_step import STEP
+from wsdata.preprocess.onepass import decode_job
 from wsdata.recipe import Recipe
 from wsdata_tests import synthetic
 from wsdata_tests.orders_support import new_store, order_of, put_rows, rows_made, run_step

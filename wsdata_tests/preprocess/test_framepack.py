@@ -15,8 +15,13 @@ from wsdata.preprocess.framepack import (
     spread,
     wants_color,
     write_framepack,
+    write_loose_pack,
 )
 from wsdata_tests import synthetic
+
+
+def _read(builder):
+    return read_framepack(write_loose_pack(*builder.finish()))
 
 
 def _build(times_ms, end_ms, time_base=Fraction(1, 1000)):
@@ -26,7 +31,7 @@ def _build(times_ms, end_ms, time_base=Fraction(1, 1000)):
         is_color = wants_color(pts, end, 0, time_base)
         color = np.stack([shade] * 3, -1) if is_color else None
         builder.add(pts, end, color, lambda shade=shade: shade)
-    return read_framepack(builder.finish().data)
+    return _read(builder)
 
 
 @pytest.mark.parametrize(("fps", "seconds"), [(24, 2), (30, 5), (60, 8), (25, 10), (10, 4)])
@@ -63,7 +68,7 @@ def test_pairs_by_the_track_are_whole_in_the_clip_that_they_are_in():
         builder.add(pts, pts + 1, None, (lambda s=shade: s) if any(due) else None, due)
     shown = [
         [(int(one.pixels[0, 0]), int(two.pixels[0, 0])) for one, two in pack.luma_pairs]
-        for pack in (read_framepack(each.finish().data) for each in builders.values())
+        for pack in map(_read, builders.values())
     ]
     # the pair of 102 and 103 would lie in both
     assert shown[0] == [(pts, pts + 1) for pts in range(6, 102, 12)]
@@ -103,3 +108,8 @@ def test_a_pack_of_nothing_is_a_pack():
 def test_other_bytes_are_refused():
     with pytest.raises(DecodeFailed, match="frame pack of 7 bytes"):
         read_framepack(b"nothing")
+
+
+def test_pictures_that_are_not_those_of_the_bytes_are_refused():
+    with pytest.raises(DecodeFailed, match="1 pictures of a frame pack are not its 3 bytes"):
+        write_loose_pack([["color", 0, 0.5, 4, 2, 2]], b"abc")

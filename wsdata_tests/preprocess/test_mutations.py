@@ -14,7 +14,7 @@ from wsdata.digest import sha256_bytes
 from wsdata.ids import raw_key
 from wsdata.ingest.fingerprint import STEP as PRINTS
 from wsdata.media.sandbox import reachable_level
-from wsdata.preprocess.onepass import STEP as DECODE
+from wsdata.preprocess.decode_step import STEP as DECODE
 from wsdata.recipe import Recipe
 from wsdata_tests.media.mutations import KINDS, SUFFIXES, make_bases, mutate
 from wsdata_tests.orders_support import new_store, order_of, put_rows, rows_made, run_step

@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from wsdata.errors import DecodeFailed
 from wsdata.media.audio import read_audio
 from wsdata.media.decode import read_transcode
 from wsdata.media.phash import hamming
-from wsdata.preprocess.framepack import read_framepack
+from wsdata.preprocess.framepack import read_framepack, write_loose_pack
 from wsdata.preprocess.ladder import rungs_by_probe
 from wsdata.preprocess.onepass import decode_job
 from wsdata_tests import synthetic
@@ -23,6 +25,11 @@ def _decode(file, out_dir, **changed):
     with file.open("rb") as source:
         told = decode_job({**ARGS, **changed}, source, out_dir)
     return json.loads(json.dumps(told, allow_nan=False))
+
+
+def _pack(out_dir, clip):
+    made = clip["pack"]
+    return read_framepack(write_loose_pack(made["pictures"], (out_dir / made["file"]).read_bytes()))
 
 
 def _spans(told):
@@ -90,7 +97,7 @@ def test_sound_is_cut_with_its_clip(good):
 def test_packs_hold_the_clips_own_frames(good):
     _, told, out_dir = good
     clip = told["clips"][2]
-    pack = read_framepack((out_dir / clip["pack"]["file"]).read_bytes())
+    pack = _pack(out_dir, clip)
     assert len(pack.colors) == clip["pack"]["num_color"] == 6
     assert len(pack.luma_pairs) * 2 == clip["pack"]["num_luma"] == 24
     for frame in pack.colors:
@@ -150,7 +157,7 @@ def test_h2_empty_is_not_unreadable_and_a_picture_is_a_picture(tmp_path):
     assert (clip["start_ms"], clip["end_ms"], clip["num_frames"]) == (0, 1, 1)
     pixels = read_transcode(tmp_path / "out" / clip["transcodes"]["256p"]["file"])
     assert pixels.shape == (1, 144, 192, 3)
-    pack = read_framepack((tmp_path / "out" / clip["pack"]["file"]).read_bytes())
+    pack = _pack(tmp_path / "out", clip)
     assert (len(pack.colors), pack.luma_pairs) == (1, [])
 
 
@@ -184,7 +191,7 @@ def test_h14_a_rotated_video_is_upright_everywhere(tmp_path, rotation):
     assert clip["aspect"] == ("9:16" if is_portrait else "16:9")
     coded = synthetic.picture("quadrants", (640, 360))
     upright = np.rot90(coded, rotation // 90)  # counter-clockwise, as the container says
-    pack = read_framepack((tmp_path / "out" / clip["pack"]["file"]).read_bytes())
+    pack = _pack(tmp_path / "out", clip)
     packed = pack.colors[0].pixels
     assert packed.shape == upright.shape
     assert np.abs(packed.astype(int) - upright).mean() < 8
@@ -298,3 +305,11 @@ def test_the_careful_path_agrees_on_a_sound_file(short, tmp_path):
 def test_a_file_without_any_stream_is_refused():
     with pytest.raises(DecodeFailed):
         decode_job(ARGS, io.BytesIO(b"1\n00:00:01,000 --> 00:00:02,000\nhello\n\n" * 20), None)
+
+
+def test_the_child_needs_no_tables_and_no_data_frames():
+    code = "import sys, wsdata.preprocess.onepass; print('polars' in sys.modules)"
+    done = subprocess.run(  # noqa: S603  what it imports counts in the memory of every file
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from wsdata.errors import RecipeError
-from wsdata.preprocess.onepass import STEP, decode_job
+from wsdata.preprocess.decode_step import STEP
+from wsdata.preprocess.onepass import decode_job
 from wsdata.preprocess.windows import window_params
 from wsdata.recipe import recipe_from
 from wsdata_tests import synthetic

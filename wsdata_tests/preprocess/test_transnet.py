@@ -10,7 +10,8 @@ import pytest
 from wsdata.errors import StepFailed
 from wsdata.media.sandbox import run_job
 from wsdata.preprocess import decode_drop, transnet
-from wsdata.preprocess.onepass import STEP, decode_job
+from wsdata.preprocess.decode_step import STEP
+from wsdata.preprocess.onepass import decode_job
 from wsdata.preprocess.shots import Word
 from wsdata.preprocess.transnet import TransNetDetector
 from wsdata.recipe import recipe_from
