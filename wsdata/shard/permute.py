@@ -7,7 +7,6 @@ when, belongs to `plan`.
 """
 
 import hashlib
-import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,17 +30,18 @@ def make_key(*parts: str | int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def hash_values(values: I64, key: int) -> U64:
-    """Hash integers >= 0 under a key to 64 bits each (splitmix64's finaliser, twice)."""
-    return _mix(_mix(values.astype(np.uint64) * _GOLDEN + np.uint64(key)) + np.uint64(key))
+def hash_values(values: I64, key: int | U64) -> U64:
+    """Hash integers >= 0, under one key or one each, to 64 bits (splitmix64's finaliser, twice)."""
+    own = np.uint64(key) if isinstance(key, int) else key
+    return _mix(_mix(values.astype(np.uint64) * _GOLDEN + own) + own)
 
 
-def permute(positions: I64, length: int, keys: U64) -> I64:
+def permute(positions: I64, length: int | I64, keys: U64) -> I64:
     """Map positions in [0, length) onto [0, length), one to one under any one key.
 
     Args:
         positions: Integers in [0, length), shape (n,).
-        length: Size of the permuted range, in [1, MAX_LENGTH].
+        length: Size of the permuted range, in [1, MAX_LENGTH]; or of each position's, shape (n,).
         keys: A 64-bit key for each position, shape (n,); another key is another permutation.
 
     Raises:
@@ -50,7 +50,7 @@ def permute(positions: I64, length: int, keys: U64) -> I64:
     return _walk(positions, length, keys, inverse=False)
 
 
-def unpermute(places: I64, length: int, keys: U64) -> I64:
+def unpermute(places: I64, length: int | I64, keys: U64) -> I64:
     """Invert `permute`: the position that lands on each place under each key."""
     return _walk(places, length, keys, inverse=True)
 
@@ -72,7 +72,7 @@ def permute_near(positions: I64, length: int, keys: U64, *, block: int, window: 
     Raises:
         ValueError: A length, a position or a window out of range.
     """
-    _check_window(length, block, window)
+    _check_window(block, window)
     _check_range(positions, length)
     turned = (positions + _turn(keys, length)) % length
     slots = _within_windows(turned, length, keys, window, inverse=False)
@@ -81,16 +81,14 @@ def permute_near(positions: I64, length: int, keys: U64, *, block: int, window: 
 
 def unpermute_near(places: I64, length: int, keys: U64, *, block: int, window: int) -> I64:
     """Invert `permute_near`."""
-    _check_window(length, block, window)
+    _check_window(block, window)
     _check_range(places, length)
     slots = _blocks(places, length, keys, block, inverse=True)
     turned = _within_windows(slots, length, keys, window, inverse=True)
     return (turned - _turn(keys, length)) % length
 
 
-def _check_window(length: int, block: int, window: int) -> None:
-    if not 1 <= length <= MAX_LENGTH:
-        raise ValueError(f"permutation of {length} items: expected 1 to {MAX_LENGTH}")
+def _check_window(block: int, window: int) -> None:
     if block < 1 or window < block or window % block:
         raise ValueError(f"window {window}: expected a multiple of the block, {block}")
 
@@ -121,31 +119,41 @@ def _blocks(values: I64, length: int, keys: U64, block: int, *, inverse: bool) -
     return out
 
 
-def _check_range(values: I64, length: int) -> None:
-    if values.size and (int(values.min()) < 0 or int(values.max()) >= length):
+def _check_range(values: I64, length: int | I64) -> None:
+    if np.any(length < 1) or np.any(length > MAX_LENGTH):
+        raise ValueError(f"permutation of {length} items: expected 1 to {MAX_LENGTH}")
+    if values.size and (int(values.min()) < 0 or np.any(values >= length)):
         raise ValueError(
             f"permutation of {length} items: asked for {int(values.min())}..{int(values.max())}"
         )
 
 
-def _walk(values: I64, length: int, keys: U64, *, inverse: bool) -> I64:
-    if not 1 <= length <= MAX_LENGTH:
-        raise ValueError(f"permutation of {length} items: expected 1 to {MAX_LENGTH}")
+def _walk(values: I64, length: int | I64, keys: U64, *, inverse: bool) -> I64:
     _check_range(values, length)
-    rows = math.isqrt(length - 1) + 1
-    columns = -(-length // rows)
+    rows, columns = _sides(length)
     network = _network_inverse if inverse else _network
     out = values.astype(np.uint64)
+    limit = np.asarray(length).astype(np.uint64)
     todo = np.arange(len(out))
-    limit = np.uint64(length)
     while todo.size:  # a cell past the end is walked on until it falls inside: still one to one
-        moved = network(out[todo], np.uint64(rows), np.uint64(columns), keys[todo])
+        at = todo if limit.ndim else ()
+        moved = network(out[todo], rows[at], columns[at], keys[todo])
         out[todo] = moved
-        todo = todo[moved >= limit]
+        todo = todo[moved >= limit[at]]
     return out.astype(np.int64)
 
 
-def _network(cells: U64, rows: np.uint64, columns: np.uint64, keys: U64) -> U64:
+def _sides(length: int | I64) -> tuple[U64, U64]:
+    """Sides of the least near-square of cells that holds each length."""
+    lengths = np.asarray(length, dtype=np.int64)
+    roots = np.sqrt(lengths - 1).astype(np.int64)  # as good as the machine's, then made exact
+    roots += (roots + 1) ** 2 < lengths
+    roots -= roots**2 >= lengths
+    rows = roots + 1
+    return rows.astype(np.uint64), (-(-lengths // rows)).astype(np.uint64)
+
+
+def _network(cells: U64, rows: U64, columns: U64, keys: U64) -> U64:
     left, right = cells // columns, cells % columns
     for index in range(NUM_ROUNDS):
         left = (left + _round(right, keys, 2 * index, rows)) % rows
@@ -153,7 +161,7 @@ def _network(cells: U64, rows: np.uint64, columns: np.uint64, keys: U64) -> U64:
     return left * columns + right
 
 
-def _network_inverse(cells: U64, rows: np.uint64, columns: np.uint64, keys: U64) -> U64:
+def _network_inverse(cells: U64, rows: U64, columns: U64, keys: U64) -> U64:
     left, right = cells // columns, cells % columns
     for index in reversed(range(NUM_ROUNDS)):
         right = (right + columns - _round(left, keys, 2 * index + 1, columns)) % columns
@@ -161,7 +169,7 @@ def _network_inverse(cells: U64, rows: np.uint64, columns: np.uint64, keys: U64)
     return left * columns + right
 
 
-def _round(half: U64, keys: U64, index: int, size: np.uint64) -> U64:
+def _round(half: U64, keys: U64, index: int, size: U64) -> U64:
     salt = np.uint64((index + 1) * 0xD1342543DE82EF95 % 2**64)
     return ((_mix(half * _GOLDEN + keys + salt) >> _S32) * size) >> _S32
 

@@ -88,6 +88,8 @@ class StepPlan:
         self.patches = tuple(patches)
         self._rows = [PoolRows(pool_atoms(self.atoms, pool)) for pool in self.pools]
         self._keys = [make_key("pool", seed, pool.name) for pool in self.pools]
+        self._pool_keys = np.array(self._keys, dtype=np.uint64)
+        self._lengths: I64 = np.array([pool.num_samples for pool in self.pools], dtype=np.int64)
         self._exclusions = [
             Exclusions(self.patches, i, key=self._keys[i], length=pool.num_samples)
             for i, pool in enumerate(self.pools)
@@ -280,18 +282,18 @@ class StepPlan:
             raise ValueError(f"step {step} has slots [0, {size}), asked for [{first_slot}, {end})")
         slots = np.arange(first_slot, end, dtype=np.int64)
         pools, numbers = self.schedule.draws_at(turn, slots)
-        epochs, places = np.zeros_like(slots), np.zeros_like(slots)
+        epochs, places = self._places(pools, numbers)
         steps = np.full_like(slots, step)
-        for pool in cast("list[int]", np.unique(pools).tolist()):
+        for pool in turn.bucket.pools if self.patches else ():
             mask = pools == pool
-            epochs[mask], place = self._place(pool, numbers[mask])
-            places[mask] = self._exclusions[pool].served(steps[mask], epochs[mask], place)
+            places[mask] = self._exclusions[pool].served(steps[mask], epochs[mask], places[mask])
         return Draws(steps, slots, pools, epochs, places)
 
     def epoch_order(self, pool: int, epoch: int, num: int) -> I64:
         """Places of a pool in the order of the first `num` draws of one epoch, unpatched."""
         first = epoch * self.pools[pool].num_samples
-        return self._place(pool, np.arange(first, first + num, dtype=np.int64))[1]
+        numbers = np.arange(first, first + num, dtype=np.int64)
+        return self._places(np.full_like(numbers, pool), numbers)[1]
 
     def rows_of(self, draws: Draws) -> I64:
         """Rows of the index that draws are of."""
@@ -369,17 +371,21 @@ class StepPlan:
         """Places that are served for draws of one pool once the patches are applied."""
         return self._exclusions[pool].served(draws.steps, draws.epochs, draws.places)
 
-    def _place(self, pool: int, numbers: I64) -> tuple[I64, I64]:
-        """Epoch and place of a pool's draws by their running number, patches not applied."""
-        length = self.pools[pool].num_samples
-        epochs, positions = np.divmod(numbers, length)
-        keys = hash_values(epochs, self._keys[pool])
+    def _places(self, pools: I64, numbers: I64) -> tuple[I64, I64]:
+        """Epoch and place of draws by pool and running number, patches not applied."""
+        lengths = self._lengths[pools]
+        epochs, positions = np.divmod(numbers, lengths)
+        keys = hash_values(epochs, self._pool_keys[pools])
         if self.near is None:
-            return epochs, permute(positions, length, keys)
-        return epochs, permute_near(positions, length, keys, **self.near._asdict())
+            return epochs, permute(positions, lengths, keys)
+        places = np.zeros_like(positions)
+        for pool in cast("list[int]", np.unique(pools).tolist()):
+            mask, length = pools == pool, self.pools[pool].num_samples
+            places[mask] = permute_near(positions[mask], length, keys[mask], **self.near._asdict())
+        return epochs, places
 
     def _position(self, pool: int, epochs: I64, places: I64) -> I64:
-        """Position in its epoch of each place: the inverse of `_place`."""
+        """Position in its epoch of each place of a pool: the inverse of `_places`."""
         length = self.pools[pool].num_samples
         keys = hash_values(epochs, self._keys[pool])
         if self.near is None:

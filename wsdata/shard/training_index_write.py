@@ -37,7 +37,6 @@ SOURCED = (  # ... and of table `manifests`
     "height_px", "crop_x", "crop_y", "variant",
 )  # fmt: skip
 
-_ENTRY = [("shard", "<u8"), ("row", "<u8")]  # a shard's first eight bytes, and a sample in it
 _SHARED = ["latent_dtype", "tokenizer_version", "latent_shape_json", "is_prefix_exact"]
 
 
@@ -63,6 +62,43 @@ class Widths(NamedTuple):
 
     sample_id: int
     transcode_key: int
+
+
+def sample_fields(id_width: int) -> list[tuple[str, str]]:
+    """Fields of a record that says where a sample lies."""
+    return [
+        ("sample_id", f"S{id_width}"),
+        ("clip_length", "<u2"),
+        ("shard", "V32"),
+        ("pack", "V32"),
+        ("xxh3", "<u8"),
+        ("row", "<u4"),
+        ("offset", "<u4"),
+        ("length", "<u4"),
+        ("kind", "<u2"),
+        ("layout", "<u4"),
+    ]
+
+
+def entry_fields() -> list[tuple[str, str]]:
+    """Fields of a record that names a sample of a shard: by the shard's first eight bytes."""
+    return [("shard", "<u8"), ("row", "<u8")]
+
+
+def source_fields(key_width: int) -> list[tuple[str, str]]:
+    """Fields of a record that says what a sample is made of."""
+    return [
+        ("transcode_key", f"S{key_width}"),
+        ("transcode_sha256", "V32"),
+        ("start_frame", "<u4"),
+        ("num_frames", "<u4"),
+        ("width_px", "<u4"),
+        ("height_px", "<u4"),
+        ("crop_x", "<u4"),
+        ("crop_y", "<u4"),
+        ("fps", "<f8"),
+        ("variant", "S8"),
+    ]
 
 
 def widths_of(rows: pl.DataFrame) -> Widths:
@@ -111,18 +147,7 @@ class _IndexWriter:
         self._samples = PackedWriter(
             store,
             "samples",
-            [
-                ("sample_id", f"S{widths.sample_id}"),
-                ("clip_length", "<u2"),
-                ("shard", "V32"),
-                ("pack", "V32"),
-                ("xxh3", "<u8"),
-                ("row", "<u4"),
-                ("offset", "<u4"),
-                ("length", "<u4"),
-                ("kind", "<u2"),
-                ("layout", "<u4"),
-            ],
+            sample_fields(widths.sample_id),
             key="sample_id",
             rows_per_block=SAMPLES_PER_BLOCK,
             rows_per_part=rows_per_part,
@@ -130,18 +155,7 @@ class _IndexWriter:
         self._sources = PackedWriter(
             store,
             "sources",
-            [
-                ("transcode_key", f"S{widths.transcode_key}"),
-                ("transcode_sha256", "V32"),
-                ("start_frame", "<u4"),
-                ("num_frames", "<u4"),
-                ("width_px", "<u4"),
-                ("height_px", "<u4"),
-                ("crop_x", "<u4"),
-                ("crop_y", "<u4"),
-                ("fps", "<f8"),
-                ("variant", "S8"),
-            ],
+            source_fields(widths.transcode_key),
             rows_per_block=SOURCES_PER_BLOCK,
             rows_per_part=rows_per_part,
         )
@@ -188,7 +202,7 @@ class _IndexWriter:
         return Written(root, root_key(sha256), sha256, parts)
 
     def _entries_of(self, records: NDArray[np.void]) -> NDArray[np.void]:
-        entries = np.zeros(len(records), np.dtype(_ENTRY))
+        entries = np.zeros(len(records), np.dtype(entry_fields()))
         bytes_nd = np.frombuffer(records["shard"].tobytes(), np.uint8).reshape(-1, 32)
         entries["shard"] = np.ascontiguousarray(bytes_nd[:, :8]).view(">u8")[:, 0]
         entries["row"] = np.arange(self._num_rows, self._num_rows + len(records))
@@ -198,12 +212,12 @@ class _IndexWriter:
         writer = PackedWriter(
             self._store,
             "shards",
-            _ENTRY,
+            entry_fields(),
             key="shard",
             rows_per_block=SHARD_ENTRIES_PER_BLOCK,
             rows_per_part=max(self._rows_per_part, SHARD_ENTRIES_PER_BLOCK),
         )
-        entries = np.concatenate(self._entries or [np.zeros(0, np.dtype(_ENTRY))])
+        entries = np.concatenate(self._entries or [np.zeros(0, np.dtype(entry_fields()))])
         self._entries = []
         writer.add(entries[np.argsort(entries["shard"], kind="stable")])
         return writer.close(), writer.sizes
