@@ -6,11 +6,14 @@ import polars as pl
 import pytest
 
 from wsdata.errors import CatalogError, PlanError
+from wsdata.loader.version import open_version
 from wsdata.recipe import recipe_from
+from wsdata.shard.placement import placement_of
 from wsdata.shard.plan import StepPlan
 from wsdata.shard.plan_step import STEP
 from wsdata.shard.publish import read_dataset
 from wsdata.store import FolderStore
+from wsdata.tables import TABLES
 from wsdata_tests.loader.published import PARAMS, publish
 from wsdata_tests.orders_support import rows_made
 
@@ -21,7 +24,7 @@ def test_step_publishes_pointer_index_and_plan_under_training(tmp_path):
     row = rows_made(store, report, "step_plans").row(0, named=True)
     pointer = read_dataset(store, "v1")
     assert pointer["plan_id"] == row["plan_id"]
-    assert {row["key"], row["index_key"], row["pointer_key"]} <= {
+    assert {row[name] for name in TABLES["step_plans"].blobs} <= {
         key for key, _ in store.list("training/")
     }
     plan = StepPlan.from_json(
@@ -34,6 +37,38 @@ def test_step_publishes_pointer_index_and_plan_under_training(tmp_path):
     assert phase["streams"]["video"]["due_share"] == 0.8
     assert phase["streams"]["video"]["period_share"] == pytest.approx(0.8, abs=0.01)
     assert (row["num_samples"], row["num_steps"]) == (len(index), 60)
+
+
+def test_what_lies_under_training_is_enough_to_place_every_sample(tmp_path):
+    store, trainer = FolderStore(tmp_path / "all"), FolderStore(tmp_path / "training alone")
+    rows, report = publish(store)
+    parts = rows_made(store, report, "training_index_parts")
+    for key, size in store.list("training/"):
+        trainer.put(key, store.get(key))
+        assert size == dict(parts.select("key", "size_bytes").rows()).get(key, size)
+    opened = open_version(trainer, "v1")
+    assert opened.index.num_rows == len(rows)
+    planned = opened.plan.samples(7)
+    placements = opened.placements([sample.row for sample in planned])
+    assert placements == [placement_of(rows[sample.sample_id]) for sample in planned]
+    shard = placements[0].shard
+    steps = [
+        step
+        for step in range(5, 60)
+        if any(rows[sample.sample_id]["shard"] == shard for sample in opened.plan.samples(step))
+    ]
+    assert opened.steps_of_shard(shard, 5, 4) == steps[:4]
+    assert opened.steps_of_rows([planned[0].row], 7, 1) == [7]
+
+
+def test_a_plan_of_an_older_format_is_refused(tmp_path):
+    store = FolderStore(tmp_path)
+    publish(store)
+    key = read_dataset(store, "v1")["plan_key"]
+    old = store.get(key).replace(b'"format_version":2', b'"format_version":1')
+    store.path_of(key).write_bytes(old)
+    with pytest.raises(PlanError, match="format 1, this code reads 2: use the release"):
+        open_version(store, "v1")
 
 
 def test_step_run_again_changes_nothing(tmp_path):
