@@ -19,7 +19,8 @@ from resources.blob_store import BlobStoreResource
 from resources.catalog import CatalogResource
 from resources.recipes import RecipesResource
 from wsdata.catalog.ledger import Ledger
-from wsdata.catalog.objects import read_table
+from wsdata.catalog.objects import read_objects, read_table
+from wsdata.catalog.view import all_live
 from wsdata.ids import parse_shard_group
 from wsdata.orders import Step
 from wsdata.store import BlobStore
@@ -32,8 +33,8 @@ Rows = Callable[..., list[str]]
 class Reads:
     """Rows that a check is given.
 
-    Scopes: ``same`` partition; ``version_of_group``; ``as_of_cut``, all partitions as of the
-    commit that a dataset version was stated at.
+    Scopes: ``same`` partition; ``version_of_group``; ``groups_of_version``; ``as_of_cut``, all
+    partitions as of the commit that a dataset version was stated at.
     """
 
     table: str
@@ -127,6 +128,10 @@ def _rows(
         return read_table(ledger, store, reads.table, partition)
     if reads.scope == "version_of_group":
         return read_table(ledger, store, reads.table, parse_shard_group(partition)[0])
+    if reads.scope == "groups_of_version":
+        refs = all_live(ledger, reads.table)
+        own = [ref for ref in refs if parse_shard_group(ref.partition)[0] == partition]
+        return read_objects(store, reads.table, own)
     if reads.scope == "as_of_cut":
         return read_table(ledger, store, reads.table, as_of=as_of)
     raise ValueError(f"check of {reads.table}: unknown scope {reads.scope!r}")

@@ -5,6 +5,7 @@ import dagster as dg
 from assets.building import Shown, step_assets
 from assets.checking import Reads, promise
 from wsdata.observability import checks as promises
+from wsdata.shard.fidelity import fidelity_faults
 from wsdata.steps import STEPS
 
 LATENTS = STEPS["shard/latent_shards"]
@@ -73,6 +74,15 @@ checks: list[dg.AssetChecksDefinition] = [
         description="Every sample of the group was placed, or is lost with a reason.",
     ),
     promise(
+        LATENTS,
+        "latent_shards",
+        "latent_fidelity",
+        fidelity_faults,
+        ("placements",),
+        is_blocking=False,
+        description="What the latents decode to, and what the cast costs, keep to golden floors.",
+    ),
+    promise(
         PACKS,
         "caption_packs",
         "row_aligned",
@@ -89,6 +99,15 @@ checks: list[dg.AssetChecksDefinition] = [
         ("manifests", "dataset_index", "index_losses"),
         is_blocking=True,
         description="Every sample of the manifest is placed, or listed as lost.",
+    ),
+    promise(
+        INDEX,
+        "dataset_index",
+        "latent_fidelity",
+        fidelity_faults,
+        (Reads(table="placements", scope="groups_of_version"),),
+        is_blocking=False,
+        description="No shard group falls behind the floors, or behind the version's others.",
     ),
     promise(
         PLAN,

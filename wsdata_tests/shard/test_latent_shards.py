@@ -1,16 +1,23 @@
 """The step that encodes a shard group: placements that read back, losses, resumption, repair."""
 
+import io
+import json
+
 import numpy as np
+import polars as pl
 import pytest
 
 from wsdata.catalog import presence
 from wsdata.digest import sha256_bytes
 from wsdata.errors import IntegrityError, ObjectMissing, StepFailed
 from wsdata.ids import make_clip_id, make_sample_id
+from wsdata.media.audio import read_audio
 from wsdata.media.decode import read_transcode
+from wsdata.media.encode_sound import encode_opus
 from wsdata.recipe import Recipe, Shards
 from wsdata.shard import latent_shards
 from wsdata.shard.analytic import AnalyticTokenizer
+from wsdata.shard.fidelity import fidelity_faults
 from wsdata.shard.format import shard_spans
 from wsdata.shard.latent_shards import STEP
 from wsdata.shard.latent_stats import check_job, check_losses
@@ -115,6 +122,17 @@ def test_placements_read_back_as_an_independent_encoding_of_the_stored_clip(stor
         np.testing.assert_array_equal(found, expected)
         assert placement["psnr_db"] == psnr_db(pixels, tokenizer.decode(found))
         assert placement["psnr_db"] > 25
+        latents = tokenizer.encode(pixels)
+        assert placement["uncast_psnr_db"] == psnr_db(pixels, tokenizer.decode(latents))
+        error = np.abs(found.astype(np.float64) - latents)
+        rms = np.sqrt(np.mean(error**2) / np.mean(latents.astype(np.float64) ** 2))
+        assert placement["cast_rms_share"] == pytest.approx(rms, rel=1e-6)
+        assert placement["cast_max_share"] == pytest.approx(
+            error.max() / np.abs(latents).max(), rel=1e-6
+        )
+        assert placement["is_prefix_exact"]
+        assert placement["columns_digest"] == "2:-:-"
+        assert (placement["channels_json"], placement["remarks_json"]) == (None, None)
         assert placement["tokenizer_version"] == tokenizer.version
         assert placement["latent_dtype"] == dtype
         assert placement["job"].startswith(f"{GROUP}@")
@@ -131,6 +149,84 @@ def test_shards_are_bucket_pure_named_by_digest_and_in_scatter_order(store, samp
         assert [(row["offset"], row["length"]) for row in own] == shard_spans(data)
         ids = [row["sample_id"] for row in own]
         assert ids == scatter_order(ids)
+
+
+def _with_tracks(store, row, digest="2:a:b"):
+    """Give a sample two seconds of a rising ramp of sound, and two channels of actions."""
+    ramp = np.linspace(-0.5, 0.5, 32_000).astype(np.float32)
+    tracks = {"audio": encode_opus(ramp), "actions": _actions(48)}
+    for name, data in tracks.items():
+        store.put(f"derived/{name}/{row['clip_id']}", data)
+        row |= {f"{name}_key": f"derived/{name}/{row['clip_id']}"}
+        row |= {f"{name}_sha256": sha256_bytes(data)}
+    channels = [{"name": name, "unit": None, "kind": "continuous"} for name in ("x", "y")]
+    return row | {"channels_json": json.dumps(channels), "fps": 24.0, "columns_digest": digest}
+
+
+def _actions(num_frames):
+    at = np.arange(num_frames)
+    rows = {"kind": ["frame"] * num_frames, "frame_index": at, "time_s": at / 24}
+    buffer = io.BytesIO()
+    pl.DataFrame(rows | {"x": at * 0.5, "y": at * -1.0}).write_parquet(buffer)
+    return buffer.getvalue()
+
+
+def test_sound_and_actions_of_their_own_span_lie_beside_latents_where_asked_for(store, samples):
+    plain, whole, early, late = (samples[index] for index in (0, 1, 3, 4))
+    early, late = (_with_tracks(store, row) for row in (early, late))
+    whole = _with_tracks(store, whole)
+    short = encode_opus(np.full(1600, 0.25, np.float32))  # a tenth of a second
+    store.put("derived/audio/short", short)
+    whole |= {"audio_key": "derived/audio/short", "audio_sha256": sha256_bytes(short)}
+    report, rows = execute(STEP, _order(store, [plain, whole, early, late]), store)
+    found = {row["sample_id"]: row for row in rows["placements"].to_dicts()}
+    decoded = np.rint(read_audio(store.get(early["audio_key"]))[0] * 32768)
+    for row, span, first in ((early, 6000, 0), (late, 3333, 5333)):
+        sample = read_sample(store, found[row["sample_id"]])
+        np.testing.assert_array_equal(sample.audio_n, decoded[first : first + span])
+        at = np.arange(row["start_frame"], row["start_frame"] + row["num_frames"])
+        np.testing.assert_array_equal(sample.actions_fd, np.stack([at * 0.5, -at], 1))
+        assert found[row["sample_id"]]["channels_json"] == row["channels_json"]
+        assert found[row["sample_id"]]["columns_digest"] == "2:a:b"
+    assert read_sample(store, found[plain["sample_id"]])[6:] == (None, None)
+    told = found[whole["sample_id"]]
+    assert read_sample(store, told).audio_n is None
+    assert json.loads(told["remarks_json"]) == {
+        "audio": "the clip's sound ends 108 ms before the sample does"
+    }
+    assert (report.metrics["num_with_audio"], report.metrics["num_with_actions"]) == (2, 3)
+    assert report.metrics["num_audio_remarks"] == 1
+    assert "ends N ms before" in report.display["latent_shards"]["columns"]["raw_value"]
+
+
+def test_a_sample_that_asks_for_sound_later_is_encoded_anew(store, samples):
+    order = _order(store, samples[:1])
+    _, rows = execute(STEP, order, store)
+    _, other = execute(STEP, _order(store, [_with_tracks(store, dict(samples[0]))]), store)
+    assert rows["placements"]["shard"][0] != other["placements"]["shard"][0]
+    assert read_sample(store, other["placements"].row(0, named=True)).audio_n is not None
+
+
+def test_a_job_of_stale_weights_fails_or_is_named_beside_the_others(store, monkeypatch):
+    clip = _sample(store, 1, moving_gradient(16, 32, 48), num_frames=1)
+    pictures = [clip | {"sample_id": f"s{i:02}", "start_frame": i} for i in range(16)]
+    _, good = execute(STEP, _order(store, pictures), store)
+    whole = AnalyticTokenizer.encode
+
+    def rerun(change):
+        for key, _ in list(store.list("progress/")) + list(store.list("derived/latents/")):
+            store.delete(key)
+        monkeypatch.setattr(AnalyticTokenizer, "encode", lambda self, f: change(whole(self, f)))
+        return execute(STEP, _order(store, pictures), store)[1]
+
+    with pytest.raises(StepFailed, match="do not look like those of"):
+        rerun(lambda latents: latents + np.float32(9))
+    stale = rerun(lambda latents: latents * np.float32(0.8))["placements"]
+    stale = stale.with_columns(pl.lit("v1.0001@x").alias("job"))
+    rows = pl.concat([good["placements"], stale])
+    assert any(
+        fault.startswith("shard group v1.0001: median PSNR") for fault in fidelity_faults(rows)
+    )
 
 
 def test_other_groups_of_the_version_are_left_alone(store, samples):
@@ -164,8 +260,6 @@ def test_crop_and_flip_are_cut_before_encoding(store):
 
 
 def test_a_still_is_a_sample_of_one_frame(store):
-    import io
-
     from PIL import Image
 
     pixels = moving_gradient(1, HEIGHT, WIDTH, seed=5)
