@@ -20,7 +20,7 @@ from pathlib import Path
 
 import xxhash
 
-from wsdata.buffers import num_bytes, write_at
+from wsdata.buffers import num_bytes
 from wsdata.loader.cache_log import SegmentLog
 
 DEFAULT_MAX_BYTES = 64 * 2**30
@@ -98,7 +98,7 @@ class NodeCache:
         """
         if self._log is None:
             return self._fetch(fill, is_valid)
-        tag = xxhash.xxh3_128_digest(f"{key}\0{offset}\0{num_bytes(buffers)}".encode())
+        tag = _tag(key, offset, buffers)
         if self._is_found(self._log, tag, buffers, is_valid):
             return Outcome.HIT
         with self._fill_lock() as lock:
@@ -110,26 +110,10 @@ class NodeCache:
                 self._log.append(tag, buffers)
             return outcome
 
-    def read(
-        self,
-        key: str,
-        offset: int,
-        length: int,
-        *,
-        fetch: Callable[[], bytes],
-        is_valid: Callable[[bytes], bool],
-    ) -> bytes:
-        """As `read_into`, where the range comes as bytes."""
-        buffer, found = memoryview(bytearray(length)), [b""]
-
-        def fill() -> None:
-            found[0] = fetch()
-            write_at([buffer], 0, found[0])
-
-        outcome = self.read_into(
-            key, offset, [buffer], fill=fill, is_valid=lambda: is_valid(bytes(buffer))
-        )
-        return found[0] if outcome is Outcome.WRONG else bytes(buffer)
+    def replace(self, key: str, offset: int, buffers: Sequence[memoryview]) -> None:
+        """Keep a range in the place of what lies there under its name."""
+        if self._log is not None:
+            self._log.append(_tag(key, offset, buffers), buffers)
 
     def _fetch(self, fill: Callable[[], None], is_valid: Callable[[], bool]) -> Outcome:
         self.num_misses += 1
@@ -191,6 +175,10 @@ class NodeCache:
         finally:
             if handle is not None:
                 os.close(handle)
+
+
+def _tag(key: str, offset: int, buffers: Sequence[memoryview]) -> bytes:
+    return xxhash.xxh3_128_digest(f"{key}\0{offset}\0{num_bytes(buffers)}".encode())
 
 
 def _is_locked(handle: int, tag: bytes) -> bool:

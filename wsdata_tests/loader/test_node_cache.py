@@ -49,6 +49,18 @@ class Source:
         return b"".join(buffers)
 
 
+def keep(cache, name, size, fetch):
+    """Read a range whose bytes `fetch` returns."""
+    buffer = memoryview(bytearray(size))
+
+    def fill():
+        buffer[:] = fetch()
+
+    wanted = content(name, size)
+    cache.read_into(name, 7, [buffer], fill=fill, is_valid=lambda: buffer == wanted)
+    return bytes(buffer)
+
+
 def on_disk(cache):
     """Bytes that the files of a cache take, as the file system counts them or as they say."""
     files = [path.stat() for path in cache.folder.rglob("*") if path.is_file()]
@@ -87,16 +99,17 @@ def test_second_read_comes_from_disk_even_in_another_cache_object(tmp_path):
 def test_ranges_of_one_object_do_not_meet(tmp_path):
     cache = NodeCache(tmp_path)
     for offset, length in ((0, 5), (5, 5), (0, 10), (0, 5)):
-        expected = content(f"{offset}+{length}", length)
+        expected, buffer = content(f"{offset}+{length}", length), memoryview(bytearray(length))
+
+        def fill(buffer=buffer, expected=expected):
+            buffer[:] = expected
+
         for _ in range(2):
-            got = cache.read(
-                "k",
-                offset,
-                length,
-                fetch=lambda e=expected: e,
-                is_valid=lambda d, e=expected: d == e,
+            cache.read_into(
+                "k", offset, [buffer], fill=fill, is_valid=lambda b=buffer, e=expected: b == e
             )
-            assert got == expected
+            assert buffer == expected
+            buffer[:] = bytes(length)
     assert cache.num_misses == 3
 
 
@@ -278,9 +291,7 @@ def test_stopped_neighbour_blocks_nobody(tmp_path, monkeypatch):
         return content("a")
 
     with ThreadPoolExecutor(1) as pool:  # stands for a process that was stopped while it fills
-        stalled = pool.submit(
-            cache.read, "a", 7, 100, fetch=stall, is_valid=lambda got: got == content("a")
-        )
+        stalled = pool.submit(keep, cache, "a", 100, stall)
         kept.wait()
         assert source.read(NodeCache(tmp_path), "a") == content("a")
         assert not stalled.done()
@@ -308,16 +319,14 @@ def _read_slowly(folder, log, barrier):
     cache = NodeCache(folder)
     barrier.wait()
     for name in ("a", "b", "c"):
-        wanted = content(name)
 
-        def fetch(name=name, wanted=wanted):
+        def fetch(name=name):
             with Path(log).open("a") as out:
                 out.write(f"{name}\n")
             time.sleep(0.05)
-            return wanted
+            return content(name)
 
-        got = cache.read(name, 0, 100, fetch=fetch, is_valid=lambda got, w=wanted: got == w)
-        assert got == wanted
+        assert keep(cache, name, 100, fetch) == content(name)
 
 
 def test_l6_eight_processes_that_want_one_range_do_one_read(tmp_path):
@@ -338,8 +347,9 @@ def test_l6_eight_processes_that_want_one_range_do_one_read(tmp_path):
 def test_process_killed_while_fetching_leaves_nothing_that_needs_a_hand(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from wsdata.loader.cache import NodeCache\n"
-        "def fetch():\n    print('in', flush=True); time.sleep(600)\n"
-        "NodeCache(Path(sys.argv[1])).read('a', 7, 100, fetch=fetch, is_valid=bool)\n"
+        "def fill():\n    print('in', flush=True); time.sleep(600)\n"
+        "NodeCache(Path(sys.argv[1])).read_into(\n"
+        "    'a', 7, [memoryview(bytearray(100))], fill=fill, is_valid=lambda: True)\n"
     )
     process = subprocess.Popen(  # noqa: S603
         [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE
