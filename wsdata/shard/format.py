@@ -262,22 +262,34 @@ def split_into_shards(sizes: Sequence[int], max_bytes: int) -> list[range]:
     return [range(start, end) for start, end in itertools.pairwise(cuts) if start < end]
 
 
+def shard_head(sizes: Sequence[int], max_bytes: int) -> tuple[bytes, list[Span]]:
+    """Write what stands before the samples of a shard, and say where each of them will lie.
+
+    Args:
+        sizes: Of the encoded samples, in their order.
+        max_bytes: Limit that the configuration states.
+
+    Raises:
+        ValueError: The shard would exceed what uint32 offsets reach.
+    """
+    config = _config_bytes(max_bytes)
+    start = 4 + 4 * (len(sizes) + 1) + len(config)
+    offsets = list(itertools.accumulate(sizes, initial=start))
+    if offsets[-1] > MAX_SHARD_BYTES:
+        raise ValueError(f"a shard of {offsets[-1]} bytes exceeds {MAX_SHARD_BYTES}")
+    head = struct.pack(f"<I{len(offsets)}I", len(sizes), *offsets)
+    spans = [Span(offset, size) for offset, size in zip(offsets, sizes, strict=False)]
+    return head + config, spans
+
+
 def pack_shard(samples: Sequence[bytes], max_bytes: int) -> tuple[bytes, list[Span]]:
     """Join encoded samples into one shard, and say where each lies.
 
     Raises:
         ValueError: The shard would exceed what uint32 offsets reach.
     """
-    config = _config_bytes(max_bytes)
-    start = 4 + 4 * (len(samples) + 1) + len(config)
-    offsets = [start]
-    for sample in samples:
-        offsets.append(offsets[-1] + len(sample))
-    if offsets[-1] > MAX_SHARD_BYTES:
-        raise ValueError(f"a shard of {offsets[-1]} bytes exceeds {MAX_SHARD_BYTES}")
-    head = struct.pack(f"<I{len(offsets)}I", len(samples), *offsets)
-    spans = [Span(offset, len(sample)) for offset, sample in zip(offsets, samples, strict=False)]
-    return b"".join([head, config, *samples]), spans
+    head, spans = shard_head([len(sample) for sample in samples], max_bytes)
+    return b"".join([head, *samples]), spans
 
 
 def shard_spans(data: bytes | memoryview) -> list[Span]:

@@ -1,10 +1,13 @@
 """Writing shards: samples of one bucket, in scatter order, as immutable content-named objects."""
 
+import hashlib
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from wsdata.digest import canonical_json, sha256_bytes
-from wsdata.shard.format import Span, column_spans, pack_shard, split_into_shards
+from wsdata.digest import canonical_json
+from wsdata.shard.format import Span, column_spans, shard_head, split_into_shards
 from wsdata.shard.reader import sample_digest
 from wsdata.shard.scatter import scatter_order
 from wsdata.store import BlobStore
@@ -39,6 +42,8 @@ def write_shard(
 ) -> dict[str, Any]:
     """Join encoded samples into one shard and store it under the digest of its bytes.
 
+    One sample at a time is held in memory; the shard grows in a temporary file.
+
     Args:
         store: Where to.
         sample_ids: Samples of one bucket, in their order.
@@ -49,27 +54,35 @@ def write_shard(
         ``shard`` (sha256), ``shard_key``, ``size_bytes``, and ``samples``: for each sample its
         ``sample_id``, ``row``, ``offset``, ``length``, ``columns_json`` and ``xxh3``.
     """
-    encoded = [read(sample_id) for sample_id in sample_ids]
-    data, spans = pack_shard(encoded, max_bytes)
-    sha256 = sha256_bytes(data)
-    store.put(shard_key(sha256), data)
-    samples = [
-        {
-            "sample_id": sample_id,
-            "row": row,
-            "offset": span.offset,
-            "length": span.length,
-            "columns_json": _columns_json(sample, span),
-            "xxh3": sample_digest(sample),
-        }
-        for row, (sample_id, sample, span) in enumerate(
-            zip(sample_ids, encoded, spans, strict=True)
-        )
-    ]
+    samples: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="wsdata-shard-") as folder:
+        path = Path(folder) / "shard"
+        with path.open("wb") as file:
+            file.write(shard_head([0] * len(sample_ids), max_bytes)[0])  # as long as the true one
+            for row, sample_id in enumerate(sample_ids):
+                sample = read(sample_id)
+                span = Span(file.tell(), len(sample))
+                samples.append(
+                    {
+                        "sample_id": sample_id,
+                        "row": row,
+                        "offset": span.offset,
+                        "length": span.length,
+                        "columns_json": _columns_json(sample, span),
+                        "xxh3": sample_digest(sample),
+                    }
+                )
+                file.write(sample)
+            size_bytes = file.tell()
+            file.seek(0)
+            file.write(shard_head([sample["length"] for sample in samples], max_bytes)[0])
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        store.put_file(shard_key(sha256), path)
     return {
         "shard": sha256,
         "shard_key": shard_key(sha256),
-        "size_bytes": len(data),
+        "size_bytes": size_bytes,
         "samples": samples,
     }
 

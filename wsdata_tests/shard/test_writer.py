@@ -2,13 +2,15 @@
 
 import itertools
 import json
+import tempfile
+from pathlib import Path
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wsdata.digest import sha256_bytes
-from wsdata.shard.format import Sample, encode_sample
+from wsdata.shard.format import Sample, encode_sample, pack_shard
 from wsdata.shard.reader import read_sample, sample_digest
 from wsdata.shard.scatter import scatter_key, scatter_order
 from wsdata.shard.writer import plan_shards, shard_key, write_shard
@@ -52,6 +54,18 @@ def test_a_shard_is_written_under_its_digest_and_every_entry_reads_back(tmp_path
         assert sample_digest(_encoded(entry["sample_id"])) == entry["xxh3"]
         offset, length = json.loads(entry["columns_json"])["latents"]
         assert data[offset : offset + length] == sample.codes_tchw.tobytes()
+
+
+@given(ids=st.lists(st.text(st.characters(codec="ascii"), min_size=1), unique=True, max_size=8))
+@settings(max_examples=20, deadline=None)
+def test_a_shard_that_grew_in_a_file_is_the_one_packed_in_memory(ids):
+    with tempfile.TemporaryDirectory() as folder:
+        store = FolderStore(Path(folder))
+        written = write_shard(store, ids, _encoded, max_bytes=1 << 20)
+        data, spans = pack_shard([_encoded(sample_id) for sample_id in ids], 1 << 20)
+        assert store.get(written["shard_key"]) == data
+        assert written["size_bytes"] == len(data)
+        assert [(row["offset"], row["length"]) for row in written["samples"]] == spans
 
 
 def test_writing_again_gives_the_same_and_changes_nothing(tmp_path):
