@@ -13,10 +13,12 @@ from wsdata.errors import IntegrityError, PlanError, WsdataError
 from wsdata.loader.batches import Batch, View
 from wsdata.loader.caption_reader import CaptionReader
 from wsdata.loader.order import Piece, choose_variant
+from wsdata.loader.pixels import PixelBatch, PixelReader
 from wsdata.loader.run import Run, Tokens
 from wsdata.loader.sample_reader import SampleReader
 from wsdata.loader.slabs import Memory
 from wsdata.loader.version import OpenVersion
+from wsdata.shard.format import num_pixel_frames
 from wsdata.shard.placement import Placement
 from wsdata.shard.plan import StepPlan
 from wsdata.shard.quantize import dequantize
@@ -39,10 +41,18 @@ class Work:
     Attributes:
         batch: Complete once every slot has been read.
         skipped: Slots of it that a patch changed.
+        decoding: Where transcodes are decoded instead of latents read.
     """
 
-    def __init__(self, batch: Batch, placements: list[Placement], skipped: list[Skipped]) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        placements: list[Placement],
+        skipped: list[Skipped],
+        decoding: PixelBatch | None = None,
+    ) -> None:
         self.batch = batch
+        self.decoding = decoding
         self.placements = placements
         self.skipped = skipped
         latents = batch.latents_btchw
@@ -52,6 +62,8 @@ class Work:
     @property
     def sizes(self) -> list[int]:
         """Bytes of each sample."""
+        if self.decoding is not None:
+            return [self.decoding.pixels_bthwc[0].nbytes] * len(self.placements)
         return [placement.length for placement in self.placements]
 
 
@@ -66,6 +78,7 @@ class BatchReader:
         view: Which part of samples is wanted.
         memory: Where batches lie.
         unpatched: Plans of segments before patches were swapped in, for the accounting.
+        pixels: Decodes transcodes instead of reading latents, where that is wanted.
     """
 
     def __init__(
@@ -78,12 +91,14 @@ class BatchReader:
         view: View,
         memory: Memory,
         unpatched: Mapping[int, StepPlan] | None = None,
+        pixels: PixelReader | None = None,
     ) -> None:
         self.run = run
         self.versions = list(versions)
         self.unpatched = dict(unpatched or {})
         self.view = view
         self._samples, self._captions, self._memory = samples, captions, memory
+        self._pixels = pixels
 
     def replaced(
         self, run: Run, versions: Sequence[OpenVersion], unpatched: Mapping[int, StepPlan]
@@ -97,6 +112,7 @@ class BatchReader:
             view=self.view,
             memory=self._memory,
             unpatched=unpatched,
+            pixels=self._pixels,
         )
 
     def begin(self, piece: Piece) -> Work:
@@ -109,7 +125,8 @@ class BatchReader:
         plan, version = self.run.segments[piece.segment].plan, self.versions[piece.segment]
         slots = {"first_slot": piece.first_slot, "end_slot": piece.end_slot}
         draws = plan.draws(piece.plan_step, **slots)
-        placements = version.placements(plan.rows_of(draws).tolist())
+        rows = plan.rows_of(draws).tolist()
+        placements = version.placements(rows)
         first = placements[0]
         kinds = {(each.latent_shape, each.dtype, each.is_prefix_exact) for each in placements}
         if len(kinds) > 1:
@@ -118,25 +135,31 @@ class BatchReader:
                 f"has latents of several kinds ({sorted(kinds)}): its index is damaged"
             )
         frames = self.view.frames(first.latent_shape[0])
-        self._check_prefix(version, first)
-        shape = (len(placements), len(frames), *first.latent_shape[1:])
+        num_frames, decoding = first.latent_shape[0], None
+        if self._pixels is not None:
+            decoding = self._pixels.begin(version.sources(rows), frames, self._memory)
+            frames, num_frames = decoding.frames, num_pixel_frames(num_frames)
+        else:
+            self._check_prefix(version, first)
+        shape = (len(placements), 0 if decoding else len(frames), *first.latent_shape[1:])
         batch = Batch(
             piece=piece,
             bucket=first.bucket,
             clip_ids=[placement.clip_id for placement in placements],
             sample_ids=[placement.sample_id for placement in placements],
-            latents_btchw=self._allocate(shape),
+            latents_btchw=np.empty(shape, np.float32) if decoding else self._allocate(shape),
             scale_bc=np.ones((shape[0], shape[2]), np.float32),
             latent_dtype=first.dtype,
             frames=frames,
-            num_frames=first.latent_shape[0],
+            num_frames=num_frames,
             captions=[""] * shape[0],
             variants=[""] * shape[0],
             streams=[placement.stream for placement in placements],
             epochs=draws.epochs.tolist(),
             columns={name: [_NOTHING] * shape[0] for name in self.view.columns},
+            pixels_bthwc=decoding.pixels_bthwc if decoding else None,
         )
-        return Work(batch, placements, self._skipped(piece, batch.sample_ids))
+        return Work(batch, placements, self._skipped(piece, batch.sample_ids), decoding)
 
     def fill(self, work: Work, start: int, stop: int) -> None:
         """Read samples [start, stop) of a batch.
@@ -155,19 +178,13 @@ class BatchReader:
 
     def _fill_one(self, work: Work, index: int) -> None:
         batch, placement = work.batch, work.placements[index]
-        frame_bytes = int(np.prod(batch.latents_btchw.shape[2:]))
-        num_bytes = len(batch.frames) * frame_bytes
-        if work.bytes_of_batch is not None:
-            codes = work.bytes_of_batch[index * num_bytes : (index + 1) * num_bytes]
+        if work.decoding is not None:
+            work.decoding.fill(index)
+            columns = self._columns_alone(placement)
         else:
-            codes = self._samples.scratch("codes", num_bytes)
-        rest = self._samples.read(placement, batch.frames, codes, self.view.columns)
-        batch.scale_bc[index] = rest.scale_c
-        for name, array in rest.columns.items():
+            columns = self._fill_latents(work, index)
+        for name, array in columns.items():
             batch.columns[name][index] = array
-        if work.bytes_of_batch is None:
-            codes_tchw = np.frombuffer(codes, np.uint8).reshape(batch.latents_btchw.shape[1:])
-            dequantize(codes_tchw, rest.scale_c, placement.dtype, batch.latents_btchw[index])
         captions = self._captions.read(placement)
         if captions:
             piece = batch.piece
@@ -178,6 +195,29 @@ class BatchReader:
                 slot=piece.first_slot + index,
             )
             batch.captions[index], batch.variants[index] = captions[variant], variant
+
+    def _fill_latents(self, work: Work, index: int) -> dict[str, NDArray[Any]]:
+        batch, placement = work.batch, work.placements[index]
+        frame_bytes = int(np.prod(batch.latents_btchw.shape[2:]))
+        num_bytes = len(batch.frames) * frame_bytes
+        if work.bytes_of_batch is not None:
+            codes = work.bytes_of_batch[index * num_bytes : (index + 1) * num_bytes]
+        else:
+            codes = self._samples.scratch("codes", num_bytes)
+        rest = self._samples.read(placement, batch.frames, codes, self.view.columns)
+        batch.scale_bc[index] = rest.scale_c
+        if work.bytes_of_batch is None:
+            codes_tchw = np.frombuffer(codes, np.uint8).reshape(batch.latents_btchw.shape[1:])
+            dequantize(codes_tchw, rest.scale_c, placement.dtype, batch.latents_btchw[index])
+        return rest.columns
+
+    def _columns_alone(self, placement: Placement) -> dict[str, NDArray[Any]]:
+        """Read a sample's other columns; its latents go along, as one digest covers all."""
+        if not self.view.columns:
+            return {}
+        codes = self._samples.scratch("codes", placement.columns["latents"].length)
+        frames = range(placement.latent_shape[0])
+        return self._samples.read(placement, frames, codes, self.view.columns).columns
 
     def _allocate(self, shape: tuple[int, ...]) -> NDArray[Any]:
         dtype = np.dtype(np.uint8 if self.view.latents == "stored" else np.float32)

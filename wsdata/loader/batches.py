@@ -70,6 +70,8 @@ class Batch(NamedTuple):
         epochs: How often each sample's pool had been through before.
         columns: Column -> an array for each sample, empty where it has none: ``audio`` int16 (n,)
             at 16 kHz, ``actions`` float32 (frames of pixels, dims).
+        pixels_bthwc: Where transcodes are decoded instead of latents read, uint8 RGB; `frames` and
+            `num_frames` count frames of pixels then.
     """
 
     piece: Piece
@@ -86,6 +88,7 @@ class Batch(NamedTuple):
     streams: list[str]
     epochs: list[int]
     columns: dict[str, list[NDArray[Any]]]
+    pixels_bthwc: NDArray[np.uint8] | None = None
 
     @property
     def step(self) -> int:
@@ -115,6 +118,9 @@ def batch_body(batch: Batch, cursor: Mapping[str, Any]) -> dict[str, Any]:
         "cursor": dict(cursor),
         **batch.columns,
     }
+    if batch.pixels_bthwc is not None:
+        del body["latents"]
+        return body | {"pixels": batch.pixels_bthwc}
     if batch.latents_btchw.dtype == np.uint8:
         body |= {"scales": batch.scale_bc, "latent_dtype": batch.latent_dtype}
     return body
