@@ -153,7 +153,9 @@ class TrackSource:
         audio_n = actions_fd = channels_json = None
         if sample["audio_sha256"]:
             audio_n, remarks["audio"] = cut_audio(self._samples(sample), **span)
-        if sample["actions_sha256"]:
+        if sample["actions_sha256"] and sample["variant"] == "flip":
+            remarks["actions"] = "what was done is not what its mirror image shows"
+        elif sample["actions_sha256"]:
             channels = json.loads(sample["channels_json"])
             track = self._track(sample)
             actions_fd, remarks["actions"] = cut_actions(track, channels, **span)

@@ -104,7 +104,7 @@ def store(tmp_path):
 
 def _sample(store, *, start=0, num_frames=33, **tracks):
     row = {"sample_id": "s", "clip_id": "clip-1", "start_frame": start, "num_frames": num_frames}
-    row |= {"fps": 24.0, "channels_json": None}
+    row |= {"fps": 24.0, "channels_json": None, "variant": "plain"}
     for name in ("audio", "actions"):
         row |= {f"{name}_key": None, f"{name}_sha256": None}
         if name in tracks:
@@ -126,6 +126,16 @@ def test_stored_tracks_are_read_checked_and_cut(store):
     assert found.remarks == {}
     bare = TrackSource(store).columns(_sample(store))
     assert (bare.audio_n, bare.actions_fd, bare.channels_json, bare.remarks) == (None,) * 3 + ({},)
+
+
+def test_a_mirror_image_keeps_its_sound_and_carries_no_actions(store):
+    sound = encode_opus(np.full(32_000, 0.1, np.float32))
+    actions, channels = _track([(i / 100, i * 0.37, i // 130) for i in range(600)])
+    sample = _sample(store, audio=sound, actions=actions) | {"channels_json": channels}
+    found = TrackSource(store).columns(sample | {"variant": "flip"})
+    assert len(found.audio_n) == 22_000
+    assert (found.actions_fd, found.channels_json) == (None, None)
+    assert found.remarks == {"actions": "what was done is not what its mirror image shows"}
 
 
 def test_a_track_that_ends_early_is_told_and_not_carried(store):
