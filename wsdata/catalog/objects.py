@@ -46,6 +46,23 @@ def read_object(store: BlobStore, ref: ObjectRef) -> pl.DataFrame:
     return tables.from_parquet(ref.table, data)
 
 
+def read_matching(
+    store: BlobStore, table: str, refs: Iterable[ObjectRef], wanted: pl.DataFrame, on: list[str]
+) -> pl.DataFrame:
+    """Read the rows that some row of `wanted` equals in columns `on`, object by object.
+
+    What all objects of a table hold grows with every version that was ever made; memory here is
+    that of the rows that match, and of one object.
+
+    Raises:
+        ObjectMissing: The store has lost an object.
+        IntegrityError: The bytes of one are not what the ledger says.
+    """
+    keys = wanted.select(on).unique()
+    matching = (read_object(store, ref).join(keys, on=on, how="semi") for ref in refs)
+    return pl.concat([tables.empty(table), *matching])
+
+
 def read_rows(store: BlobStore, wanted: Sequence[tuple[ObjectRef, pl.Expr]]) -> list[pl.DataFrame]:
     """Read the rows that meet a condition, of several objects at once.
 

@@ -11,7 +11,8 @@ from typing import Any
 import polars as pl
 
 from wsdata import tables
-from wsdata.curate.columns import TRACKS
+from wsdata.catalog.objects import read_matching
+from wsdata.curate.columns import SAME_SAMPLE, TRACKS
 from wsdata.curate.cut import assign_shards, make_cut
 from wsdata.curate.summary import show_cut
 from wsdata.errors import NotReady
@@ -74,7 +75,13 @@ def run(run: StepRun) -> StepResult:
     )
     assignments = assign_shards(
         cut.manifest,
-        run.read_context("placements"),
+        read_matching(
+            run.store,
+            "placements",
+            run.order.context.get("placements", []),
+            cut.manifest,
+            SAME_SAMPLE,
+        ),
         recipe,
         version=run.order.partition,
         tokenizer_version=run.params.get("tokenizer_version"),

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from wsdata import tables
-from wsdata.catalog.objects import read_object
+from wsdata.catalog.objects import read_matching
 from wsdata.curate.columns import NO_COLUMNS, SAME_SAMPLE
 from wsdata.digest import sha256_bytes
 from wsdata.errors import StepFailed
@@ -66,7 +66,7 @@ def run(run: StepRun) -> StepResult:
     wanting = manifest.drop("channels_json").with_columns(
         pl.col("columns_digest").fill_null(NO_COLUMNS)
     )
-    others = _fitting(run, "placements", wanting, SAME_SAMPLE)
+    others = _elsewhere(run, "placements", wanting, SAME_SAMPLE)
     wanted = run.params["tokenizer"]
     others = others.filter(
         (pl.col("tokenizer_version") == wanted["version"])
@@ -76,7 +76,9 @@ def run(run: StepRun) -> StepResult:
     placed = placed.join(wanting, on=SAME_SAMPLE, how="semi")
     packs = _first_of(
         run.read("caption_packs"),
-        _fitting(run, "caption_packs", placed, ["shard"]).sort("caption_version", descending=True),
+        _elsewhere(run, "caption_packs", placed, ["shard"]).sort(
+            "caption_version", descending=True
+        ),
         subset=["shard"],
         order=["shard"],
     ).select("shard", "caption_version", pl.col("key").alias("caption_pack_key"))
@@ -96,16 +98,8 @@ def run(run: StepRun) -> StepResult:
     )
 
 
-def _fitting(run: StepRun, table: str, wanted: pl.DataFrame, on: list[str]) -> pl.DataFrame:
-    """Rows of a context that some row wanted, read object by object: never all at once.
-
-    What lies elsewhere grows with every version that was ever made, and this step does not: its
-    memory is that of its own version, and of one object of another.
-    """
-    kept = [tables.empty(table)]
-    for ref in run.order.context.get(table, []):
-        kept.append(read_object(run.store, ref).join(wanted.select(on), on=on, how="semi"))  # noqa: PERF401
-    return pl.concat(kept)
+def _elsewhere(run: StepRun, table: str, wanted: pl.DataFrame, on: list[str]) -> pl.DataFrame:
+    return read_matching(run.store, table, run.order.context.get(table, []), wanted, on)
 
 
 def _quality(placed: pl.DataFrame) -> dict[str, dict[str, Any]]:
