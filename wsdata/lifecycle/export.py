@@ -25,9 +25,9 @@ from wsdata.shard.export_items import Exported, FilePlan, Item, read_verified
 from wsdata.shard.export_mds import (
     INDEX,
     MdsHead,
-    caption_line,
     check_same,
     index_bytes,
+    line_beside,
     read_head,
     write_mds,
 )
@@ -110,9 +110,9 @@ def export_version(
     export_id = "e" + short_digest([spec, body["address"]])
     with ExportFolder(root, spec) as out:
         state_export(ledger, export_id, body)
-        writer = _Writer(store, out, options, words, num_threads, progress, choice.num_samples)
+        writer = _Writer(store, out, options, words, choice, num_threads, progress)
         try:
-            records = writer.write_all(choice)
+            records = writer.write_all()
         finally:
             writer.close()
         counts = {
@@ -201,24 +201,24 @@ class _Writer:
         out: ExportFolder,
         options: ExportOptions,
         words: _Words,
+        choice: Choice,
         num_threads: int,
         progress: Progress | None,
-        total: int,
     ) -> None:
         self._store, self._out, self._options, self._words = store, out, options, words
         self._ahead = num_threads * READ_AHEAD
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="wsdata-export")
-        self._progress, self._total = progress, total
+        self._choice, self._progress = choice, progress
         self._done = self._bytes = 0
 
     def close(self) -> None:
         """End the reading threads."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def write_all(self, choice: Choice) -> list[FileRecord]:
+    def write_all(self) -> list[FileRecord]:
         """Write every file, and of MDS the index of each folder; return what was noted of each."""
         records: list[FileRecord] = []
-        for folder, plans in itertools.groupby(choice.files(), lambda plan: plan.folder):
+        for folder, plans in itertools.groupby(self._choice.files(), lambda plan: plan.folder):
             mine = [record for plan in plans for record in self._write(plan)]
             if self._options.format == "mds":
                 mine.append(self._write_index(folder, mine))
@@ -238,7 +238,7 @@ class _Writer:
         self._done += num_samples
         self._bytes += num_bytes
         if self._progress is not None:
-            self._progress(self._done, self._total, self._bytes)
+            self._progress(self._done, self._choice.num_samples, self._bytes)
 
     def _write_samples(self, plan: FilePlan, path: Path) -> FileRecord:
         count = len(plan.items)
@@ -275,8 +275,9 @@ class _Writer:
     def _write_captions(self, plan: FilePlan, path: Path) -> FileRecord:
         with path.open("w", encoding="utf-8") as file:
             for item in plan.items:
-                captions = self._words.of(item.placement)
-                file.write(caption_line(item.placement.sample_id, captions) + "\n")
+                name, captions = item.placement.sample_id, self._words.of(item.placement)
+                channels = self._choice.channels.get(name, "")
+                file.write(line_beside(name, captions, channels) + "\n")
         return {}
 
     def _write_index(self, folder: str, records: list[FileRecord]) -> FileRecord:
@@ -313,7 +314,8 @@ class _Writer:
 
     def _exported(self, item: Item, data: Future[bytes]) -> Exported:
         captions = self._words.of(item.placement)
-        return Exported(item.placement, item.served, data.result(), captions)
+        channels = self._choice.channels.get(item.placement.sample_id, "")
+        return Exported(item.placement, item.served, data.result(), captions, channels)
 
 
 def _sha256(path: Path) -> str:

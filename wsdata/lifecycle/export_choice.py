@@ -92,6 +92,7 @@ class Choice:
         patched: Samples of the cut version that the patch leaves out.
         withheld: Samples of the version that nothing may serve any more.
         plan_id: Of the plan whose order it is; empty in the shards' order.
+        channels: Sample -> what the columns of its actions are, as JSON; of those that have any.
         files: Makes the files, in their order, each time it is called.
     """
 
@@ -99,6 +100,7 @@ class Choice:
     patched: list[str]
     withheld: list[str]
     plan_id: str
+    channels: dict[str, str] = field(repr=False)
     files: Callable[[], Iterator[FilePlan]] = field(repr=False)
 
 
@@ -143,7 +145,14 @@ def choose(
         num, plan_id, files = kept.height, "", lambda: _shard_files(kept, options)
     if not num:
         raise CatalogError(f"no sample of {version} is left of what was asked for")
-    return Choice(num_samples=num, patched=patched, withheld=withheld, plan_id=plan_id, files=files)
+    return Choice(
+        num_samples=num,
+        patched=patched,
+        withheld=withheld,
+        plan_id=plan_id,
+        channels=dict(index.select("sample_id", "channels_json").drop_nulls().rows()),
+        files=files,
+    )
 
 
 def _withheld(ledger: Ledger, store: BlobStore, index: pl.DataFrame) -> list[str]:

@@ -42,12 +42,14 @@ class Exported(NamedTuple):
     Attributes:
         data: As it lies in its shard, checked against its digest.
         captions: By variant.
+        channels_json: What the columns of its actions are; empty where it has none.
     """
 
     placement: Placement
     served: ServedAs | None
     data: bytes
     captions: dict[str, str]
+    channels_json: str = ""
 
     @property
     def caption(self) -> str:

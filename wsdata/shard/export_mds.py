@@ -2,8 +2,8 @@
 
 A shard all of whose samples go out is copied byte for byte. Else its samples are packed anew
 with the same columns, and so nothing else that lay in the shard leaves. In the order of the plan
-columns are added that say what training does there, the caption among them; elsewhere captions
-lie beside a file, one line of JSON for each of its samples.
+columns are added that say what training does there, the caption among them; elsewhere captions,
+and what the columns of actions are, lie beside a file, one line of JSON for each of its samples.
 """
 
 import json
@@ -22,6 +22,7 @@ INDEX = "index.json"
 
 # What a sample carries besides where it is exported in the order of the plan.
 SERVED_COLUMNS: dict[str, tuple[str, int | None]] = {
+    "action_channels": ("str", None),  # JSON, empty where there are no actions
     "bucket": ("str", None),
     "caption": ("str", None),
     "epoch": ("int", 8),
@@ -125,9 +126,12 @@ def index_bytes(files: Mapping[str, tuple[MdsHead, int]]) -> bytes:
     return json.dumps({"version": FORMAT_VERSION, "shards": shards}, sort_keys=True).encode()
 
 
-def caption_line(sample_id: str, captions: Mapping[str, str]) -> str:
+def line_beside(sample_id: str, captions: Mapping[str, str], channels_json: str) -> str:
     """Return what stands beside a file for one of its samples, as one line."""
-    return canonical_json({"captions": captions, "sample_id": sample_id})
+    told: dict[str, Any] = {"captions": captions, "sample_id": sample_id}
+    if channels_json:
+        told["action_channels"] = json.loads(channels_json)
+    return canonical_json(told)
 
 
 def base_sample(data: bytes, config: Mapping[str, Any]) -> bytes:
@@ -174,6 +178,7 @@ def _with_served(item: Exported, served: ServedAs) -> bytes:
         for name, (offset, length) in column_spans(item.data).items()
     }
     parts |= {
+        "action_channels": item.channels_json.encode(),
         "bucket": item.placement.bucket.encode(),
         "caption": item.caption.encode(),
         "epoch": struct.pack("<q", served.epoch),

@@ -2,7 +2,7 @@
 
 | member | what |
 |---|---|
-| json | ids, bucket, stream, shape, dtype, tokenizer, all captions; the place in training |
+| json | ids, bucket, stream, shape, dtype, tokenizer, captions, channels; the place in training |
 | latents.npy | one byte a value, (t, c, h, w), as stored |
 | scale.npy | float32, of each channel |
 | txt | the caption that training would be given; where there is none, no such member |
@@ -12,6 +12,7 @@ Bytes depend on the samples alone: members carry no time and no owner.
 """
 
 import io
+import json
 import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,8 +24,6 @@ from numpy.typing import NDArray
 from wsdata.digest import canonical_json
 from wsdata.shard.export_items import Exported, sample_key
 from wsdata.shard.format import AUDIO_RATE_HZ, Sample, decode_sample
-
-OVERHEAD_BYTES = 6 * 512 * 3  # of a sample's members, at most: heads, long names, padding
 
 
 def write_tar(path: Path, items: Iterable[Exported]) -> None:
@@ -57,7 +56,9 @@ def _members(item: Exported) -> Iterator[tuple[str, bytes]]:
 
 def _facts(item: Exported, sample: Sample) -> dict[str, Any]:
     served = {} if item.served is None else item.served._asdict()
-    sound = {} if sample.audio_n is None else {"audio_rate_hz": AUDIO_RATE_HZ}
+    more: dict[str, Any] = {} if sample.audio_n is None else {"audio_rate_hz": AUDIO_RATE_HZ}
+    if item.channels_json:
+        more["action_channels"] = json.loads(item.channels_json)
     return {
         "sample_id": sample.sample_id,
         "clip_id": sample.clip_id,
@@ -67,7 +68,7 @@ def _facts(item: Exported, sample: Sample) -> dict[str, Any]:
         "tokenizer": sample.tokenizer_version,
         "shape": list(sample.codes_tchw.shape),
         "captions": item.captions,
-        **sound,
+        **more,
         **served,
     }
 
@@ -96,8 +97,6 @@ def read_tar(path: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
 
 def decode_members(members: dict[str, bytes]) -> dict[str, Any]:
     """Read a sample's members: what ``json`` says, and each array under its name."""
-    import json
-
     body: dict[str, Any] = json.loads(members["json"])
     for name in ("latents", "scale", "audio", "actions"):
         if (data := members.get(f"{name}.npy")) is not None:
