@@ -6,29 +6,32 @@ readers share. What the files are belongs to `store` and `loader.cache`.
 
 import os
 import threading
+import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 MAX_OPEN = 128
+LOOK_S = 0.5
 
 
-class _File:
-    __slots__ = ("descriptor", "is_dropped", "num_users")
+class OpenFile:
+    """A file that is held open, by its descriptor."""
+
+    __slots__ = ("descriptor", "is_dropped", "looked_at_s", "num_users")
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.num_users = 1
         self.is_dropped = False
+        self.looked_at_s = time.monotonic()
 
 
 class OpenFiles:
     """Read-only descriptors by path, the least recently used closed first.
 
-    A file that was deleted is opened anew, so that one put in its place is found, and none is
-    told. A forked child begins without any.
+    A file that another process deleted is opened anew within LOOK_S, so that one put in its place
+    is found, and none is told. A forked child begins without any.
 
     Args:
         max_open: How many idle ones are kept; at least 1.
@@ -41,7 +44,7 @@ class OpenFiles:
         self._max_open = max_open
         self._flags = flags | os.O_CLOEXEC
         self._lock = threading.Lock()
-        self._files: OrderedDict[str, _File] = OrderedDict()
+        self._files: OrderedDict[str, OpenFile] = OrderedDict()
         _watch(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -51,14 +54,34 @@ class OpenFiles:
         if hasattr(self, "_files"):
             self.close()
 
-    @contextmanager
-    def opened(self, path: str) -> Iterator[int]:
-        """Hold a descriptor of a file open. Raises what ``os.open`` does."""
-        file = self._acquire(path)
-        try:
-            yield file.descriptor
-        finally:
-            self._release(file)
+    def acquire(self, path: str) -> OpenFile:
+        """Hold a file open until `release`. Raises what ``os.open`` does."""
+        with self._lock:
+            file = self._files.get(path)
+            if file is not None and not _is_gone(file):
+                self._files.move_to_end(path)
+                file.num_users += 1
+                return file
+            if file is not None:  # another may lie in its place
+                _retire(self._files.pop(path))
+        file = OpenFile(os.open(path, self._flags, 0o600))
+        with self._lock:
+            other = self._files.get(path)
+            if other is not None:  # another thread was faster
+                os.close(file.descriptor)
+                other.num_users += 1
+                return other
+            self._files[path] = file
+            while len(self._files) > self._max_open:
+                _retire(self._files.popitem(last=False)[1])
+        return file
+
+    def release(self, file: OpenFile) -> None:
+        """Need it no more."""
+        with self._lock:
+            file.num_users -= 1
+            if file.is_dropped and not file.num_users:
+                os.close(file.descriptor)
 
     def drop(self, path: str) -> None:
         """Open the file anew the next time."""
@@ -73,33 +96,6 @@ class OpenFiles:
             while self._files:
                 _retire(self._files.popitem()[1])
 
-    def _acquire(self, path: str) -> _File:
-        with self._lock:
-            file = self._files.get(path)
-            if file is not None and os.fstat(file.descriptor).st_nlink:
-                self._files.move_to_end(path)
-                file.num_users += 1
-                return file
-            if file is not None:  # deleted: another may lie in its place
-                _retire(self._files.pop(path))
-        file = _File(os.open(path, self._flags, 0o600))
-        with self._lock:
-            other = self._files.get(path)
-            if other is not None:  # another thread was faster
-                os.close(file.descriptor)
-                other.num_users += 1
-                return other
-            self._files[path] = file
-            while len(self._files) > self._max_open:
-                _retire(self._files.popitem(last=False)[1])
-        return file
-
-    def _release(self, file: _File) -> None:
-        with self._lock:
-            file.num_users -= 1
-            if file.is_dropped and not file.num_users:
-                os.close(file.descriptor)
-
     def _begin_anew(self) -> None:
         """In a forked child: the lock may be held by a thread that is not there."""
         self._lock = threading.Lock()
@@ -108,7 +104,16 @@ class OpenFiles:
             os.close(file.descriptor)
 
 
-def _retire(file: _File) -> None:
+def _is_gone(file: OpenFile) -> bool:
+    """Whether the file was deleted, as of the last look."""
+    now = time.monotonic()
+    if now - file.looked_at_s < LOOK_S:
+        return False
+    file.looked_at_s = now
+    return not os.fstat(file.descriptor).st_nlink
+
+
+def _retire(file: OpenFile) -> None:
     file.is_dropped = True
     if not file.num_users:
         os.close(file.descriptor)

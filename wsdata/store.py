@@ -171,8 +171,11 @@ class FolderStore:
         path = str(self._path(key))
         wanted = num_bytes(buffers)
         try:
-            with self._files.opened(path) as descriptor:
-                found = pread_into(descriptor, buffers, offset)
+            file = self._files.acquire(path)
+            try:
+                found = pread_into(file.descriptor, buffers, offset)
+            finally:
+                self._files.release(file)
         except FileNotFoundError:
             raise self._missing(key) from None
         except OSError as error:
@@ -225,7 +228,9 @@ class FolderStore:
 
     def delete(self, key: str) -> None:
         """Remove an object; no error where there is none."""
-        self._path(key).unlink(missing_ok=True)
+        path = self._path(key)
+        path.unlink(missing_ok=True)
+        self._files.drop(str(path))
 
     def _missing(self, key: str) -> ObjectMissing:
         return ObjectMissing(

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -56,6 +57,7 @@ class NodeCache:
             folder: On a disk of this host.
             max_bytes: Bound of all files of the cache together; at least 64 KiB.
         """
+        self._opened = (folder, max_bytes)
         self.folder = folder / f"wsdata-cache-2-{os.getuid()}"
         self.num_hits = self.num_misses = self.num_rotten = 0
         self._log: SegmentLog | None = None
@@ -66,6 +68,9 @@ class NodeCache:
             logging.getLogger(__name__).warning(
                 "cache folder %s cannot be used, so that all is read directly: %s", folder, error
             )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NodeCache, self._opened
 
     @property
     def is_usable(self) -> bool:
@@ -98,11 +103,12 @@ class NodeCache:
         """
         if self._log is None:
             return self._fetch(fill, is_valid)
-        tag = _tag(key, offset, buffers)
-        if self._is_found(self._log, tag, buffers, is_valid):
+        length = num_bytes(buffers)
+        tag = _tag(key, offset, length)
+        if self._is_found(self._log, tag, buffers, length, is_valid):
             return Outcome.HIT
         with self._fill_lock() as lock:
-            is_mine = self._is_turn(lock, self._log, tag, buffers, is_valid)
+            is_mine = self._is_turn(lock, self._log, tag, buffers, length, is_valid)
             if is_mine is None:
                 return Outcome.HIT
             outcome = self._fetch(fill, is_valid)
@@ -113,7 +119,7 @@ class NodeCache:
     def replace(self, key: str, offset: int, buffers: Sequence[memoryview]) -> None:
         """Keep a range in the place of what lies there under its name."""
         if self._log is not None:
-            self._log.append(_tag(key, offset, buffers), buffers)
+            self._log.append(_tag(key, offset, num_bytes(buffers)), buffers)
 
     def _fetch(self, fill: Callable[[], None], is_valid: Callable[[], bool]) -> Outcome:
         self.num_misses += 1
@@ -125,10 +131,11 @@ class NodeCache:
         log: SegmentLog,
         tag: bytes,
         buffers: Sequence[memoryview],
+        length: int,
         is_valid: Callable[[], bool],
     ) -> bool:
-        place = log.find(tag)
-        if place is None or not log.read(place, buffers):
+        place = log.load(tag, buffers, length)
+        if place is None:
             return False
         if not is_valid():
             log.forget(tag, place)
@@ -147,6 +154,7 @@ class NodeCache:
         log: SegmentLog,
         tag: bytes,
         buffers: Sequence[memoryview],
+        length: int,
         is_valid: Callable[[], bool],
     ) -> bool | None:
         """Wait for whoever fetches the range; None once it lies on disk and was read.
@@ -156,7 +164,7 @@ class NodeCache:
         deadline, pause_s = time.monotonic() + WAIT_S, _FIRST_POLL_S
         while lock is not None and time.monotonic() < deadline:
             is_mine = _is_locked(lock, tag)
-            if self._is_found(log, tag, buffers, is_valid):
+            if self._is_found(log, tag, buffers, length, is_valid):
                 return None
             if is_mine:
                 return True
@@ -177,8 +185,8 @@ class NodeCache:
                 os.close(handle)
 
 
-def _tag(key: str, offset: int, buffers: Sequence[memoryview]) -> bytes:
-    return xxhash.xxh3_128_digest(f"{key}\0{offset}\0{num_bytes(buffers)}".encode())
+def _tag(key: str, offset: int, length: int) -> bytes:
+    return xxhash.xxh3_128_digest(f"{key}\0{offset}\0{length}".encode())
 
 
 def _is_locked(handle: int, tag: bytes) -> bool:

@@ -28,6 +28,7 @@ TAG_BYTES = 16
 SPACE_WAIT_S = 1.0  # for a lock that is held for microseconds
 PAUSE_S = 30.0  # without appending, after a full disk or a stopped neighbour
 _MAGIC = b"wsdata-2"
+_INDEX_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _HEADER = struct.Struct("<8sQQQQQI")
 _MAX_SEGMENTS = 1024  # alive at once
 _SIZE = struct.Struct("<Q")
@@ -81,15 +82,12 @@ class SegmentLog:
         self._folder = folder
         self._segments = folder / "segments"
         self._segments.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._index_path = str(folder / "index")
-        self._indexes = OpenFiles(1, os.O_RDWR | os.O_CREAT)
+        self._index = os.open(folder / "index", _INDEX_FLAGS, 0o600)  # for good
         self._files = OpenFiles(256, os.O_RDWR)
         slots = max_bytes // _BYTES_PER_SLOT
         wanted = min(_MAX_BUCKETS, max(_MIN_BUCKETS, slots // _SLOTS))
-        with self._locked(), self._indexes.opened(self._index_path) as index:
-            state = _read_state(index)
-            if state is None:
-                state = self._begin(index, wanted)
+        with self._locked():
+            state = self._state() or self._begin(wanted)
             self._num_buckets = state.num_buckets
             index_bytes = _TABLE_AT + state.num_buckets * _BUCKET_BYTES
             self._bound = max_bytes - _in_blocks(index_bytes) - _DISK_BLOCK  # the head's last one
@@ -99,57 +97,70 @@ class SegmentLog:
                     "a far larger one: delete the folder, or give it the bound it had"
                 )
             self._segment_bytes = min(_SEGMENT_BYTES, max(_DISK_BLOCK, self._bound // 64))
-            self._segment_bytes = max(self._segment_bytes, self._bound // (_MAX_SEGMENTS // 4))
-            self._seen = self._make_room(index, state, 0)
-            self._remove_strays(self._seen)
-        self._num_finds = 0
+            self._segment_bytes = max(self._segment_bytes, self._bound // (_MAX_SEGMENTS // 2))
+            state = self._make_room(state, 0)
+            self._remove_strays(state)
+        self._old_below = self._num_finds = 0
+        self._see(state)
         self._skip_until = 0.0
+
+    def __del__(self) -> None:
+        if hasattr(self, "_index"):
+            os.close(self._index)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of ranges that are kept or reserved."""
-        with self._indexes.opened(self._index_path) as index:
-            state = _read_state(index)
+        state = self._state()
         return state.used_bytes if state else 0
 
     # reading -----------------------------------------------------------------------------------
 
+    def load(self, tag: bytes, buffers: Sequence[memoryview], length: int) -> Place | None:
+        """Fill buffers of `length` bytes with a range, and return where it lies; None if not here.
+
+        What a place holds is not known to be the range before the caller has checked it.
+        """
+        place = self.find(tag)
+        if place is None:
+            return None
+        try:
+            file = self._files.acquire(self._path(place.segment))
+            try:
+                found = pread_into(file.descriptor, buffers, place.offset)
+            finally:
+                self._files.release(file)
+        except OSError:  # the segment has gone
+            return None
+        return place if found == length else None
+
     def find(self, tag: bytes) -> Place | None:
         """Where a range lies, as far as the index knows."""
-        try:
-            with self._indexes.opened(self._index_path) as index:
-                bucket = os.pread(index, _BUCKET_BYTES, self._bucket_at(tag))
-        except OSError:  # somebody deleted the folder
-            return None
+        bucket = os.pread(self._index, _BUCKET_BYTES, self._bucket_at(tag))
         at = _slot_of(bucket, tag)
         return None if at is None else _place_in(bucket, at)
-
-    def read(self, place: Place, buffers: Sequence[memoryview]) -> bool:
-        """Fill buffers; return False where the segment has gone."""
-        try:
-            with self._files.opened(self._path(place.segment)) as segment:
-                return pread_into(segment, buffers, place.offset) == num_bytes(buffers)
-        except OSError:
-            return False
 
     def is_old(self, place: Place) -> bool:
         """Whether a range in use will soon go, and should be appended again."""
         self._num_finds += 1
-        if self._num_finds % _FINDS_A_LOOK == 0:
-            with contextlib.suppress(OSError), self._indexes.opened(self._index_path) as index:
-                self._seen = _read_state(index) or self._seen
-        seen = self._seen
-        age = (place.segment - seen.oldest) / max(1, seen.head - seen.oldest)
-        return age < _OLD_SHARE and seen.used_bytes > _HOT_FILL * self._bound
+        if self._num_finds % _FINDS_A_LOOK == 0 and (state := self._state()):
+            self._see(state)
+        return place.segment < self._old_below
+
+    def _see(self, state: _State) -> None:
+        """Draw from the header which segments are old: none before the bound is near."""
+        is_full = state.used_bytes > _HOT_FILL * self._bound
+        alive = state.head - state.oldest + 1
+        self._old_below = state.oldest + int(_OLD_SHARE * alive) if is_full else 0
 
     def forget(self, tag: bytes, place: Place) -> None:
         """Find a range no more at a place where its bytes were wrong."""
-        with contextlib.suppress(OSError), self._indexes.opened(self._index_path) as index:
-            bucket_at = self._bucket_at(tag)
-            bucket = os.pread(index, _BUCKET_BYTES, bucket_at)
-            at = _slot_of(bucket, tag)
-            if at is not None and _place_in(bucket, at) == place:
-                os.pwrite(index, bytes(_SLOT_BYTES), bucket_at + at)
+        bucket_at = self._bucket_at(tag)
+        bucket = os.pread(self._index, _BUCKET_BYTES, bucket_at)
+        at = _slot_of(bucket, tag)
+        if at is not None and _place_in(bucket, at) == place:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._index, bytes(_SLOT_BYTES), bucket_at + at)
 
     # writing -----------------------------------------------------------------------------------
 
@@ -159,11 +170,13 @@ class SegmentLog:
         if not 0 < length <= self._bound or time.monotonic() < self._skip_until:
             return False
         try:
-            with self._indexes.opened(self._index_path) as index:
-                place = self._reserve(index, length)
-                with self._files.opened(self._path(place.segment)) as segment:
-                    pwrite_from(segment, buffers, place.offset)
-                self._tell(index, tag, place)
+            place = self._reserve(length)
+            file = self._files.acquire(self._path(place.segment))
+            try:
+                pwrite_from(file.descriptor, buffers, place.offset)
+            finally:
+                self._files.release(file)
+            self._tell(tag, place)
         except FileNotFoundError:
             return False  # its segment went while we wrote
         except OSError:  # full or read-only disk, a stopped neighbour
@@ -171,20 +184,21 @@ class SegmentLog:
             return False
         return True
 
-    def _reserve(self, index: int, length: int) -> Place:
+    def _reserve(self, length: int) -> Place:
         with self._locked():
-            state = _read_state(index) or self._begin(index, self._num_buckets)
+            state = self._state() or self._begin(self._num_buckets)
             if state.head_bytes + length > self._segment_bytes or state.oldest > state.head:
-                state = self._new_head(index, state)
-            state = self._make_room(index, state, length)
+                state = self._new_head(state)
+            state = self._make_room(state, length)
             place = Place(state.head, state.head_bytes)
-            self._seen = state._replace(
+            state = state._replace(
                 head_bytes=state.head_bytes + length, used_bytes=state.used_bytes + length
             )
-            _write_state(index, self._seen)
-            return place
+            self._write(state)
+        self._see(state)
+        return place
 
-    def _make_room(self, index: int, state: _State, length: int) -> _State:
+    def _make_room(self, state: _State, length: int) -> _State:
         while (
             state.used_bytes + length > self._bound
             or state.head - state.oldest >= _MAX_SEGMENTS - 2
@@ -192,49 +206,61 @@ class SegmentLog:
             if state.oldest == state.head:
                 if not state.head_bytes:  # nothing is left, whatever the sum says
                     return state._replace(used_bytes=0)
-                state = self._new_head(index, state)
-            (size,) = _SIZE.unpack(os.pread(index, _SIZE.size, _size_at(state.oldest)))
+                state = self._new_head(state)
+            (size,) = _SIZE.unpack(os.pread(self._index, _SIZE.size, _size_at(state.oldest)))
             _remove(self._path(state.oldest))
             used = max(0, state.used_bytes - size)
             state = state._replace(oldest=state.oldest + 1, used_bytes=used)
-            _write_state(index, state)
+            self._write(state)
         return state
 
-    def _new_head(self, index: int, state: _State) -> _State:
+    def _new_head(self, state: _State) -> _State:
         size = _in_blocks(state.head_bytes)
-        os.pwrite(index, _SIZE.pack(size), _size_at(state.head))
+        os.pwrite(self._index, _SIZE.pack(size), _size_at(state.head))
         path = self._path(state.head + 1)
         Path(path).unlink(missing_ok=True)  # of a process that was killed right here
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
         used = state.used_bytes + size - state.head_bytes
         state = state._replace(head=state.head + 1, head_bytes=0, used_bytes=used)
-        _write_state(index, state)
+        self._write(state)
         return state
 
-    def _tell(self, index: int, tag: bytes, place: Place) -> None:
+    def _tell(self, tag: bytes, place: Place) -> None:
         """Put a place into its bucket, instead of the one that goes first where that is full.
 
         Without a lock: of two that take one slot at a time, one range is fetched again.
         """
         bucket_at = self._bucket_at(tag)
-        bucket = os.pread(index, _BUCKET_BYTES, bucket_at)
+        bucket = os.pread(self._index, _BUCKET_BYTES, bucket_at)
         at = _slot_of(bucket, tag)
         if at is None:
             at = min(range(0, _BUCKET_BYTES, _SLOT_BYTES), key=lambda at: _segment_in(bucket, at))
         slot = _SLOT.pack(tag, place.offset, place.segment)
-        os.pwrite(index, slot + _crc(slot), bucket_at + at)
+        os.pwrite(self._index, slot + _crc(slot), bucket_at + at)
 
     # the whole ---------------------------------------------------------------------------------
 
-    def _begin(self, index: int, num_buckets: int) -> _State:
+    def _begin(self, num_buckets: int) -> _State:
         """Make an empty index in place, where there is none or a crash of the host broke it."""
         head = max((int(path.name[:10]) for path in self._listed()), default=0) + 1
-        os.ftruncate(index, 0)
-        os.ftruncate(index, _TABLE_AT + num_buckets * _BUCKET_BYTES)
+        os.ftruncate(self._index, 0)
+        os.ftruncate(self._index, _TABLE_AT + num_buckets * _BUCKET_BYTES)
         state = _State(num_buckets, head + 1, head, 0, 0)  # no segment is alive
-        _write_state(index, state)
+        self._write(state)
         self._remove_strays(state)
         return state
+
+    def _state(self) -> _State | None:
+        """Read the header; None where it is none."""
+        data = os.pread(self._index, _HEADER.size, 0)
+        if len(data) < _HEADER.size or _crc(data[:-4]) != data[-4:]:
+            return None
+        magic, *numbers, _ = _HEADER.unpack(data)
+        return _State(*numbers) if magic == _MAGIC else None
+
+    def _write(self, state: _State) -> None:
+        body = _HEADER.pack(_MAGIC, *state, 0)[:-4]
+        os.pwrite(self._index, body + _crc(body), 0)
 
     def _remove_strays(self, state: _State) -> None:
         for path in self._listed():
@@ -283,19 +309,6 @@ def _remove(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.truncate(path, 0)  # neighbours may have it open: its space is free at once
         Path(path).unlink()
-
-
-def _read_state(index: int) -> _State | None:
-    data = os.pread(index, _HEADER.size, 0)
-    if len(data) < _HEADER.size or _crc(data[:-4]) != data[-4:]:
-        return None
-    magic, *numbers, _ = _HEADER.unpack(data)
-    return _State(*numbers) if magic == _MAGIC else None
-
-
-def _write_state(index: int, state: _State) -> None:
-    body = _HEADER.pack(_MAGIC, *state, 0)[:-4]
-    os.pwrite(index, body + _crc(body), 0)
 
 
 def _size_at(segment: int) -> int:

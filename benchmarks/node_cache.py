@@ -1,0 +1,267 @@
+"""The node cache beside reading files directly: hits, making room, eight ranks that fill one.
+
+Hits: `NodeCache.read_into` beside a bare preadv of the same bytes from the same open files, and
+beside a file for each range (open, read, close), warm and interleaved. Room: what appending costs
+once the bound is reached, beside a cache of a file for each range that lists and stats them all to
+find the oldest. Eight: processes that read the same ranges in one order; store reads are counted.
+
+    node_cache.py [--folder DIR] [--room-ranges 100000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+from wsdata.loader.cache import NodeCache
+from wsdata.loader.fetch import Fetcher
+from wsdata.store import FolderStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SIZES = {30_000: 4000, 300_000: 1500, 3_000_000: 300}  # bytes of a range: how many
+ROUNDS = 5
+ROOM_BYTES = 4096
+NUM_RANKS = 8
+EIGHT_RANGES = 300
+EIGHT_BYTES = 300_000
+
+
+def main() -> None:
+    """Run all parts and print JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--room-ranges", type=int, default=100_000)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=args.folder) as name:
+        folder = Path(name)
+        found: dict[str, Any] = {"cpus": os.cpu_count(), "hits": {}}
+        for size, count in SIZES.items():
+            found["hits"][str(size)] = hits(folder / "hits", size, count)
+            shutil.rmtree(folder / "hits")
+        found["room"] = room(folder / "room", args.room_ranges)
+        found["eight"] = eight(folder / "eight")
+    print(json.dumps(found, indent=1))
+
+
+def hits(folder: Path, size: int, count: int) -> dict[str, Any]:
+    """CPU time and rate of warm reads in random order, each way."""
+    cache = NodeCache(folder / "cache", 4 << 30)
+    buffer = memoryview(bytearray(size))
+    digests: list[int] = []
+    files = folder / "files"
+    files.mkdir(parents=True)
+    for number in range(count):
+        data = random.Random(number).randbytes(size)  # noqa: S311
+        buffer[:] = data
+        cache.read_into("k", number, [buffer], fill=lambda: None, is_valid=lambda: True)
+        (files / f"{number:06d}.range").write_bytes(data)
+        digests.append(xxhash.xxh3_64_intdigest(data))
+    places = _places(cache, size, count)
+
+    def by_cache(number: int) -> None:
+        cache.read_into("k", number, [buffer], fill=_never, is_valid=lambda: True)
+
+    def by_cache_checked(number: int) -> None:
+        wanted = digests[number]
+        cache.read_into(
+            "k",
+            number,
+            [buffer],
+            fill=_never,
+            is_valid=lambda: xxhash.xxh3_64_intdigest(buffer) == wanted,
+        )
+
+    def bare(number: int) -> None:
+        descriptor, offset = places[number]
+        os.preadv(descriptor, [buffer], offset)
+
+    def by_file(number: int) -> None:
+        with (files / f"{number:06d}.range").open("rb", buffering=0) as handle:
+            handle.readinto(buffer)
+
+    ways: dict[str, Callable[[int], None]] = {
+        "cache": by_cache,
+        "cache_and_digest": by_cache_checked,
+        "bare_preadv": bare,
+        "file_per_range": by_file,
+    }
+    spent = _timed(ways, count)
+    num_reads = ROUNDS * count
+    for descriptor in {descriptor for descriptor, _ in places}:
+        os.close(descriptor)
+    return {
+        "ranges": count,
+        **{
+            name: {
+                "reads_per_cpu_s": round(num_reads / seconds),
+                "MB_per_cpu_s": round(num_reads * size / seconds / 1e6),
+            }
+            for name, seconds in spent.items()
+        },
+        "cache_us_over_bare": round((spent["cache"] - spent["bare_preadv"]) / num_reads * 1e6, 1),
+        "speed_of_bare": round(spent["bare_preadv"] / spent["cache"], 3),
+        "speed_of_file_per_range": round(spent["file_per_range"] / spent["cache"], 3),
+    }
+
+
+def _places(cache: NodeCache, size: int, count: int) -> list[tuple[int, int]]:
+    """Descriptor and offset of each range, as the cache's own files hold it."""
+    log = cache._log
+    assert log is not None
+    segments = {
+        int(path.name[:10]): os.open(path, os.O_RDONLY) for path in cache.folder.rglob("*.segment")
+    }
+    places = []
+    for number in range(count):
+        place = log.find(xxhash.xxh3_128_digest(f"k\0{number}\0{size}".encode()))
+        assert place is not None
+        places.append((segments[place.segment], place.offset))
+    return places
+
+
+def _timed(ways: dict[str, Callable[[int], None]], count: int) -> dict[str, float]:
+    """CPU-seconds of each way, interleaved: the wall clock tells of neighbours, too."""
+    order = list(range(count))
+    random.Random(0).shuffle(order)  # noqa: S311
+    spent = dict.fromkeys(ways, 0.0)
+    for _ in range(ROUNDS):
+        for name, read in ways.items():
+            began = time.process_time()
+            for number in order:
+                read(number)
+            spent[name] += time.process_time() - began
+    return spent
+
+
+def room(folder: Path, num_ranges: int) -> dict[str, Any]:
+    """Cost of a range that needs room, once `num_ranges` lie there."""
+    bound = num_ranges * ROOM_BYTES
+    cache, files = NodeCache(folder / "cache", bound), FilePerRange(folder / "files", bound)
+    buffer = memoryview(bytearray(ROOM_BYTES))
+
+    def by_cache(number: int) -> None:
+        cache.read_into("k", number, [buffer], fill=lambda: None, is_valid=lambda: True)
+
+    def by_file(number: int) -> None:
+        files.keep(number, buffer)
+
+    found: dict[str, Any] = {"ranges": num_ranges, "bytes_of_a_range": ROOM_BYTES}
+    for name, keep in (("cache", by_cache), ("file_per_range", by_file)):
+        for number in range(num_ranges):
+            keep(number)
+        times = []
+        for number in range(num_ranges, num_ranges + num_ranges // 5):
+            began = time.perf_counter()
+            keep(number)
+            times.append(time.perf_counter() - began)
+        times.sort()
+        found[name] = {
+            "mean_us": round(sum(times) / len(times) * 1e6, 1),
+            "p99_us": round(times[len(times) * 99 // 100] * 1e6, 1),
+            "longest_ms": round(times[-1] * 1e3, 2),
+        }
+    found["inodes"] = {
+        "cache": sum(1 for _ in (folder / "cache").rglob("*")),
+        "file_per_range": sum(1 for _ in (folder / "files").rglob("*")),
+    }
+    return found
+
+
+class FilePerRange:
+    """The plain way: a file for each range; the oldest tenth goes, found by a scan."""
+
+    def __init__(self, folder: Path, bound: int) -> None:
+        self._folder, self._bound, self._used = folder, bound, 0
+        for number in range(256):
+            (folder / f"{number:02x}").mkdir(parents=True)
+
+    def keep(self, number: int, data: memoryview) -> None:
+        """Write a range to a temporary file and rename it, after making room."""
+        if self._used + len(data) > self._bound:
+            entries = []
+            for part in os.scandir(self._folder):
+                for entry in os.scandir(part.path):
+                    stat = entry.stat()
+                    entries.append((stat.st_mtime_ns, stat.st_size, entry.path))
+            for _, size, path in sorted(entries)[: len(entries) // 10]:
+                Path(path).unlink()
+                self._used -= size
+        path = self._folder / f"{number % 256:02x}" / f"{number}.range"
+        temp = path.with_suffix(".temp")
+        temp.write_bytes(data)
+        temp.rename(path)
+        self._used += len(data)
+
+
+class CountingStore(FolderStore):
+    """Notes every read in a file."""
+
+    def read_into(self, key: str, offset: int, buffers: Any, *, watch: Any = None) -> None:
+        """As the folder's, noted."""
+        with (self.root / "reads").open("ab", buffering=0) as log:
+            log.write(b"x")
+        super().read_into(key, offset, buffers, watch=watch)
+
+
+def eight(folder: Path) -> dict[str, Any]:
+    """Eight processes that read the same ranges at once through one cache."""
+    store = CountingStore(folder / "store")
+    data = random.Random(1).randbytes(EIGHT_RANGES * EIGHT_BYTES)  # noqa: S311
+    store.put("k", data)
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(NUM_RANKS + 1)
+    ranks = [context.Process(target=_rank, args=(folder, barrier, data)) for _ in range(NUM_RANKS)]
+    for rank in ranks:
+        rank.start()
+    barrier.wait()
+    began = time.perf_counter()
+    for rank in ranks:
+        rank.join()
+        assert rank.exitcode == 0
+    seconds = time.perf_counter() - began
+    num_reads = (store.root / "reads").stat().st_size
+    assert num_reads == EIGHT_RANGES, f"{num_reads} reads of {EIGHT_RANGES} ranges"
+    return {
+        "ranges": EIGHT_RANGES,
+        "bytes_of_a_range": EIGHT_BYTES,
+        "processes": NUM_RANKS,
+        "store_reads": num_reads,
+        "seconds": round(seconds, 2),
+        "delivered_MB_per_s": round(NUM_RANKS * len(data) / seconds / 1e6),
+    }
+
+
+def _rank(folder: Path, barrier: Any, data: bytes) -> None:
+    fetcher = Fetcher(CountingStore(folder / "store"), NodeCache(folder / "cache"))
+    buffer = memoryview(bytearray(EIGHT_BYTES))
+    barrier.wait()
+    for number in range(EIGHT_RANGES):
+        at = number * EIGHT_BYTES
+        wanted = xxhash.xxh3_64_intdigest(memoryview(data)[at : at + EIGHT_BYTES])
+        fetcher.read_into(
+            "k",
+            at,
+            [buffer],
+            is_valid=lambda wanted=wanted: xxhash.xxh3_64_intdigest(buffer) == wanted,
+            name=lambda: "a range",
+        )
+
+
+def _never() -> None:
+    raise AssertionError("a warm range was fetched")
+
+
+if __name__ == "__main__":
+    main()
