@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from wsdata.digest import sha256_bytes
 from wsdata.errors import DecodeFailed, IntegrityError, ObjectMissing
 from wsdata.media.audio import read_audio
-from wsdata.media.encode_sound import encode_opus
+from wsdata.media.encode_sound import encode_aac, encode_opus
 from wsdata.preprocess.action_parse import cut_track, parse_track
 from wsdata.shard.columns import TrackSource, cut_actions, cut_audio
 from wsdata.store import FolderStore
@@ -126,6 +126,15 @@ def test_stored_tracks_are_read_checked_and_cut(store):
     assert found.remarks == {}
     bare = TrackSource(store).columns(_sample(store))
     assert (bare.audio_n, bare.actions_fd, bare.channels_json, bare.remarks) == (None,) * 3 + ({},)
+
+
+def test_music_is_carried_as_what_the_models_hear(store):
+    at = np.arange(88_200) / 44_100
+    both = np.stack([0.4 * np.sin(2 * np.pi * 440 * at), np.zeros_like(at)], 1).astype(np.float32)
+    found = TrackSource(store).columns(_sample(store, start=8, audio=encode_aac(both))).audio_n
+    assert len(found) == 22_000
+    expected = 0.2 * 32768 * np.sin(2 * np.pi * 440 * (np.arange(22_000) / 16_000 + 8 / 24))
+    assert np.abs(found - expected).max() < 0.02 * 32768  # the mean of both sides, in its place
 
 
 def test_a_mirror_image_keeps_its_sound_and_carries_no_actions(store):
