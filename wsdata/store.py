@@ -5,6 +5,7 @@ What belongs elsewhere: which keys exist and what they mean (`catalog`, `orders`
 """
 
 import os
+import re
 import secrets
 import shutil
 import time
@@ -22,6 +23,7 @@ from wsdata.s3_store import S3Store
 _TEMP_PREFIX = ".tmp-"
 _FICLONE = 0x40049409  # linux/fs.h
 _COPY_BYTES = 1 << 20
+_RELATIVE = re.compile(r"(?:^|/)\.{0,2}(?:/|$)")
 
 
 class BlobStore(Protocol):
@@ -96,11 +98,10 @@ class FolderStore:
         self.root = root
         self.address = f"file://{root.absolute()}"
         self._files = OpenFiles()
+        self._base = str(root)
 
     def _path(self, key: str) -> Path:
-        parts = key.split("/")
-        if not key or any(part in ("", ".", "..") for part in parts):
-            raise ValueError(f"object key {key!r}: empty or relative parts are not allowed")
+        _check_key(key)
         return self.root / key
 
     def path_of(self, key: str) -> Path:
@@ -168,7 +169,8 @@ class FolderStore:
         watch: ReadWatch | None = None,
     ) -> None:
         """Fill buffers with the bytes from `offset` on; files stay open between reads."""
-        path = str(self._path(key))
+        _check_key(key)
+        path = f"{self._base}/{key}"
         wanted = num_bytes(buffers)
         try:
             file = self._files.acquire(path)
@@ -236,6 +238,11 @@ class FolderStore:
         return ObjectMissing(
             f"{key} is not in {self.address}: run `wsdata fsck`, then `wsdata run`"
         )
+
+
+def _check_key(key: str) -> None:
+    if _RELATIVE.search(key):
+        raise ValueError(f"object key {key!r}: empty or relative parts are not allowed")
 
 
 def _share_blocks(source: int, target: int) -> bool:
