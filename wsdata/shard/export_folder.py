@@ -22,7 +22,8 @@ MANIFEST = "export.json"
 STATE = ".wsdata-export.json"
 FORMAT_VERSION = 1
 
-_TEMP_PREFIX = ".tmp-"
+_TEMP_PREFIX = ".wsdata-export-tmp-"
+_STORES_TEMP = ".tmp-*"  # what a store that was killed while it fetched leaves beside a file
 
 FileRecord = dict[str, Any]  # path, bytes, sha256, num_samples, and what the writer adds
 
@@ -63,15 +64,17 @@ class ExportFolder:
             lines = state.read_bytes().split(b"\n")[:-1]  # what a kill cut short is no line
             spec, *records = [json.loads(line) for line in lines] or [None]
         else:
-            if names := sorted(path.name for path in self.root.iterdir()):
+            found = sorted(path.name for path in self.root.iterdir())
+            if names := [name for name in found if not name.startswith(_TEMP_PREFIX)]:
                 raise WsdataError(
                     f"{self.root} holds {len(names)} things that no export made, such as "
                     f"{names[0]}: give an empty folder, or a new one"
                 )
             spec, records = self.spec, []
         self._check(spec)
-        for path in self.root.rglob(f"{_TEMP_PREFIX}*"):
-            path.unlink()
+        for pattern in (f"{_TEMP_PREFIX}*", _STORES_TEMP):
+            for path in self.root.rglob(pattern):
+                path.unlink()
         if not manifest.is_file() and not state.is_file():
             with self.renamed(STATE) as temp:
                 temp.write_bytes(canonical_json(self.spec).encode() + b"\n")

@@ -2,6 +2,9 @@
 
 import itertools
 import json
+import subprocess
+import sys
+import time
 
 import numpy as np
 import polars as pl
@@ -274,3 +277,27 @@ def test_the_command_exports_and_reads_back(home, tmp_path, capsys):
     asked = ["--format", "mds", "--out", f"{out}2"]
     assert run_command([*command, *asked, "--bucket", "512p/8x8/1"]) == 1
     assert run_command([*command, *asked, "--order", "plan", "--steps", "3"]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_killed_export_is_finished_by_the_next(home, tmp_path, format):  # noqa: A002
+    """The real command, killed as soon as its folder holds so many files."""
+    options = ["--format", format, "--max-bytes", "1500", "--threads", "1"]
+    export(home, tmp_path / "whole", format, max_bytes=1500)
+    wanted, out = everything(tmp_path / "whole"), tmp_path / "out"
+    words = ["dataset", "export", "v1", "--home", str(home.path), "--out", str(out), *options]
+    for num_there in range(0, len(wanted), 3):
+        process = subprocess.Popen([sys.executable, "-m", "wsdata", *words])  # noqa: S603
+        while process.poll() is None and (
+            not out.exists() or sum(1 for path in out.rglob("shard.*")) < num_there
+        ):
+            time.sleep(0.0005)
+        process.kill()
+        process.wait()
+        there = everything(out)
+        assert all(wanted[path] == there[path] for path in wanted.keys() & there.keys())
+        assert home.ledger.present("export") or not wanted.keys() & there.keys()
+        assert "export.json" not in there or there == wanted
+    assert run_command(words) == 0
+    assert everything(out) == wanted
