@@ -79,6 +79,7 @@ def write_mds(path: Path, items: Iterable[Exported], count: int, *, max_bytes: i
         max_bytes: Limit that the file's configuration states.
 
     Raises:
+        IntegrityError: A sample has other columns than shards of this release.
         ValueError: The file would exceed what uint32 offsets reach.
     """
     offsets: list[int] = []
@@ -88,7 +89,8 @@ def write_mds(path: Path, items: Iterable[Exported], count: int, *, max_bytes: i
                 config = _config_bytes(_columns(item.served), max_bytes)
                 offsets.append(4 + 4 * (count + 1) + len(config))
                 file.write(bytes(offsets[0] - len(config)) + config)
-            data = item.data if item.served is None else _with_served(item, item.served)
+            parts = _parts(item)
+            data = item.data if item.served is None else _with_served(item, item.served, parts)
             offsets.append(offsets[-1] + file.write(data))
         if offsets[-1] >= 1 << 32:
             raise ValueError(f"a file of {offsets[-1]} bytes: MDS reaches 4 GiB; lower --max-bytes")
@@ -172,11 +174,21 @@ def _config_bytes(columns: Mapping[str, tuple[str, int | None]], max_bytes: int)
     return json.dumps(body, sort_keys=True).encode()
 
 
-def _with_served(item: Exported, served: ServedAs) -> bytes:
-    parts = {
-        name: item.data[offset : offset + length]
-        for name, (offset, length) in column_spans(item.data).items()
-    }
+def _parts(item: Exported) -> dict[str, bytes]:
+    """Cut a sample into its columns.
+
+    Raises:
+        IntegrityError: It has other columns than the file says.
+    """
+    try:
+        spans = column_spans(item.data)
+    except IntegrityError as error:
+        error.add_note(f"at {item.placement.words}: a shard of another release of wsdata?")
+        raise
+    return {name: item.data[at : at + length] for name, (at, length) in spans.items()}
+
+
+def _with_served(item: Exported, served: ServedAs, parts: dict[str, bytes]) -> bytes:
     parts |= {
         "action_channels": item.channels_json.encode(),
         "bucket": item.placement.bucket.encode(),

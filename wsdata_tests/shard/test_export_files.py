@@ -67,6 +67,12 @@ def test_added_columns_leave_the_sample_as_it_was(tmp_path):
     assert data.count(CHANNELS.encode()) == sum(s.actions_fd is not None for s in samples)
 
 
+def test_a_sample_of_other_columns_is_not_packed_under_ours(tmp_path):
+    _, item = exported(1)
+    with pytest.raises(IntegrityError):
+        write_mds(tmp_path / "x.mds", [item._replace(data=item.data[4:])], 1, max_bytes=1 << 20)
+
+
 def test_what_is_cut_short_or_shifted_is_no_file(tmp_path):
     _, items = zip(*(exported(number) for number in range(3)), strict=True)
     path = tmp_path / "x.mds"
