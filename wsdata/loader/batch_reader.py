@@ -3,13 +3,14 @@
 No threads of its own: `prefetch` says who reads which slots when.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wsdata.errors import IntegrityError, PlanError, WsdataError
+from wsdata.errors import IntegrityError, ObjectMissing, PlanError, WsdataError
 from wsdata.loader.batches import Batch, View
 from wsdata.loader.caption_reader import CaptionReader
 from wsdata.loader.order import Piece, choose_variant
@@ -58,6 +59,9 @@ class Work:
         latents = batch.latents_btchw
         # Bytes as stored go straight to their place; float32 is made of them afterwards.
         self.bytes_of_batch = latents.reshape(-1).data if latents.dtype == np.uint8 else None
+        self.bytes_of_scales = batch.scale_bc.reshape(-1).view(np.uint8).data
+        self.sample_bytes = math.prod(latents.shape[1:])  # as stored
+        self.scale_bytes = batch.scale_bc[:1].nbytes
 
     @property
     def sizes(self) -> list[int]:
@@ -173,7 +177,7 @@ class BatchReader:
             try:
                 self._fill_one(work, index)
             except WsdataError as error:
-                self._explain(error, work.batch.piece, index)
+                self._explain(error, work, index)
                 raise
 
     def _fill_one(self, work: Work, index: int) -> None:
@@ -198,26 +202,28 @@ class BatchReader:
 
     def _fill_latents(self, work: Work, index: int) -> dict[str, NDArray[Any]]:
         batch, placement = work.batch, work.placements[index]
-        frame_bytes = int(np.prod(batch.latents_btchw.shape[2:]))
-        num_bytes = len(batch.frames) * frame_bytes
+        num_bytes = work.sample_bytes
         if work.bytes_of_batch is not None:
             codes = work.bytes_of_batch[index * num_bytes : (index + 1) * num_bytes]
         else:
             codes = self._samples.scratch("codes", num_bytes)
-        rest = self._samples.read(placement, batch.frames, codes, self.view.columns)
-        batch.scale_bc[index] = rest.scale_c
+        scale = work.bytes_of_scales[index * work.scale_bytes : (index + 1) * work.scale_bytes]
+        columns = self._samples.read(placement, batch.frames, codes, scale, self.view.columns)
         if work.bytes_of_batch is None:
             codes_tchw = np.frombuffer(codes, np.uint8).reshape(batch.latents_btchw.shape[1:])
-            dequantize(codes_tchw, rest.scale_c, placement.dtype, batch.latents_btchw[index])
-        return rest.columns
+            dequantize(
+                codes_tchw, batch.scale_bc[index], placement.dtype, batch.latents_btchw[index]
+            )
+        return columns
 
     def _columns_alone(self, placement: Placement) -> dict[str, NDArray[Any]]:
         """Read a sample's other columns; its latents go along, as one digest covers all."""
         if not self.view.columns:
             return {}
         codes = self._samples.scratch("codes", placement.columns["latents"].length)
+        scale = self._samples.scratch("scale", placement.columns["scale"].length)
         frames = range(placement.latent_shape[0])
-        return self._samples.read(placement, frames, codes, self.view.columns).columns
+        return self._samples.read(placement, frames, codes, scale, self.view.columns)
 
     def _allocate(self, shape: tuple[int, ...]) -> NDArray[Any]:
         dtype = np.dtype(np.uint8 if self.view.latents == "stored" else np.float32)
@@ -247,16 +253,22 @@ class BatchReader:
             if old.sample_id != new
         ]
 
-    def _explain(self, error: WsdataError, piece: Piece, index: int) -> None:
-        """Say which step wanted a sample, and which ones will."""
-        plan = self.run.segments[piece.segment].plan
-        slot = piece.first_slot + index
-        rows = plan.rows_of(plan.draws(piece.plan_step, first_slot=slot, end_slot=slot + 1))
-        steps = plan.steps_of_rows(rows, piece.plan_step, _NUM_STEPS_NAMED + 1)
-        listed = ", ".join(str(step - piece.plan_step + piece.step) for step in steps)
+    def _explain(self, error: WsdataError, work: Work, index: int) -> None:
+        """Say which step wanted a sample, and which ones will; of a lost shard, all its steps."""
+        piece, placement = work.batch.piece, work.placements[index]
+        plan, slot = self.run.segments[piece.segment].plan, piece.first_slot + index
+        limit = _NUM_STEPS_NAMED + 1
+        if isinstance(error, ObjectMissing):
+            version, what = self.versions[piece.segment], "its shard"
+            steps = version.steps_of_shard(placement.shard, piece.plan_step, limit)
+        else:
+            rows = plan.rows_of(plan.draws(piece.plan_step, first_slot=slot, end_slot=slot + 1))
+            steps, what = plan.steps_of_rows(rows, piece.plan_step, limit), "its sample"
+        named = steps[:_NUM_STEPS_NAMED]
+        listed = ", ".join(str(step - piece.plan_step + piece.step) for step in named)
         more = " and later ones" if len(steps) > _NUM_STEPS_NAMED else ""
         error.add_note(
-            f"wanted by step {piece.step}, slot {slot}; its sample is for steps {listed}{more}"
+            f"wanted by step {piece.step}, slot {slot}; {what} is for steps {listed}{more}"
         )
 
 
