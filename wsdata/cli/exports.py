@@ -76,10 +76,10 @@ def exports(args: argparse.Namespace) -> Answer:
         return Answer({"export_id": args.gone, **body}, [line])
     found = all_exports(opened.ledger)
     lines = table(
-        ["export", "version", "format", "order", "samples", "state", "where"],
+        ["export", "version", "format", "order", "samples", "state", "host", "where"],
         [
             [export_id, body["version"], body["format"], body["order"], body["num_samples"],
-             body["state"], body["address"]]
+             body["state"], body["host"], body["address"]]
             for export_id, body in found.items()
         ],
     )  # fmt: skip
@@ -91,7 +91,7 @@ def holding_lines(exports_told: list[dict[str, Any]]) -> list[str]:
     """One line for each export that still holds bytes of some clips."""
     return [
         f"  still holds bytes: export {each['export_id']} of {each['version']}, "
-        f"{each['samples']} samples, in {each['address']} ({each['state']})"
+        f"{each['samples']} samples, in {each['address']} of {each['host']} ({each['state']})"
         for each in exports_told
     ]
 

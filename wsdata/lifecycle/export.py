@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -155,6 +156,7 @@ def _fact(spec: dict[str, Any], choice: Choice, root: Path) -> dict[str, Any]:
         **{name: spec[name] for name in names},
         "steps": None if spec["steps"] is None else list(spec["steps"]),
         "address": f"file://{root}",
+        "host": socket.gethostname(),  # whose folder it is
         "num_samples": choice.num_samples,
         "without": sorted([*choice.patched, *choice.withheld]),
         "state": "started",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from wsdata.store import BlobStore
 
 KIND = "export"
+_TOLD = ("version", "format", "host", "address", "state")
 
 
 def state_export(ledger: Ledger, export_id: str, body: dict[str, Any]) -> None:
@@ -54,13 +55,13 @@ def exports_holding(ledger: Ledger, store: BlobStore, clips: list[str]) -> list[
     """Exports that hold bytes of any of some clips.
 
     Returns:
-        ``export_id, version, format, address, state, samples`` of each, by its id; ``samples``
-        are the different ones of those clips.
+        ``export_id, version, format, host, address, state, samples`` of each, by its id;
+        ``samples`` are the different ones of those clips.
     """
     found = [
         {
             "export_id": export_id,
-            **{name: body[name] for name in ("version", "format", "address", "state")},
+            **{name: body[name] for name in _TOLD},
             "samples": len(_held(ledger, store, body, clips)),
         }
         for export_id, body in all_exports(ledger).items()
