@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from wsdata.digest import sha256_bytes
 from wsdata.errors import IntegrityError
-from wsdata.shard.packs import CAPTION_PREFIX, read_pack
+from wsdata.shard.packs import read_captions
 from wsdata.shard.placement import Placement
 from wsdata.store import BlobStore
 
@@ -69,9 +69,4 @@ class CaptionReader:
                 f"caption pack {key} has digest {found[:12]}, not the one in its name: delete it "
                 "and run shard/caption_packs of its group again"
             )
-        pack = read_pack(data)
-        columns = sorted(name for name in pack.columns if name.startswith(CAPTION_PREFIX))
-        return _Pack(
-            pack["sample_id"].to_list(),
-            {name.removeprefix(CAPTION_PREFIX): pack[name].to_list() for name in columns},
-        )
+        return _Pack(*read_captions(data))

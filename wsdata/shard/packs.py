@@ -48,6 +48,28 @@ def read_pack(data: bytes) -> pl.DataFrame:
     return pl.read_parquet(io.BytesIO(data)).sort("row")
 
 
+def read_captions(data: bytes) -> tuple[list[str], dict[str, list[str | None]]]:
+    """Read what a training host needs of a pack; safe in a forked child, as `read_pack` is not.
+
+    Polars' threads do not live on in a child, which then waits for them for ever.
+
+    Returns:
+        The sample of each row of the shard, and for each variant its texts in the same order.
+    """
+    import pyarrow.parquet as pq
+
+    names = pq.read_schema(io.BytesIO(data)).names
+    columns = sorted(name for name in names if name.startswith(CAPTION_PREFIX))
+    table = pq.read_table(
+        io.BytesIO(data),
+        columns=["row", "sample_id", *columns],
+        use_threads=False,
+        pre_buffer=False,
+    ).sort_by("row")
+    texts = {name.removeprefix(CAPTION_PREFIX): table[name].to_pylist() for name in columns}
+    return table["sample_id"].to_pylist(), texts
+
+
 def captions_of(pack: pl.DataFrame, row: int) -> dict[str, str]:
     """Captions of one row of a shard, by variant; variants without one are absent."""
     record = pack.row(row, named=True)
