@@ -228,7 +228,7 @@ TABLES: dict[str, Table] = {
         columns_json=STR,  # {column: [offset, length]} from the start of the shard
         latent_shape_json=STR,  # [t, c, h, w]
         xxh3=STR, psnr_db=F64,  # of what the stored latents decode to
-        uncast_psnr_db=F64,  # the same before the cast to eight bits
+        uncast_psnr_db=F64,  # the same before the cast to eight bits; null of most
         cast_rms_share=F64, cast_max_share=F64,  # error of the cast: of the latents' RMS, maximum
         is_prefix_exact=BOOL,  # the latents of a temporal prefix are a prefix of the latents
         job=STR, transcode_sha256=STR,  # of what was encoded

@@ -1,7 +1,7 @@
 """The step that encodes the samples of a shard group and lays them down in shards.
 
 One group is one job on the ``encode`` pool. Every sample is a unit: encoded once, from its own
-first frame, cast, decoded again for its PSNR with and without the cast, and kept with the sound
+first frame, cast, decoded again for its PSNR (some without the cast too), and kept with the sound
 and actions that its stream asks for, so that a killed job resumes. Then each bucket's samples are
 joined into shards, each of which is a unit too. Numbers about the job are `latent_stats` and
 `fidelity`; tokenizers are `latents`; bytes are `format` and `writer`.
@@ -21,7 +21,7 @@ from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe
 from wsdata.shard.clip_source import ClipSource
 from wsdata.shard.columns import Columns
-from wsdata.shard.fidelity import cast_error
+from wsdata.shard.fidelity import cast_error, is_compared
 from wsdata.shard.format import Sample, decode_sample, encode_sample
 from wsdata.shard.latent_stats import (
     channel_sums,
@@ -243,7 +243,9 @@ def _encode_one(
         "size_bytes": len(data),
         "shape": list(read_tchw.shape),
         "psnr_db": psnr_db(pixels_thwc, tokenizer.decode(read_tchw)),
-        "uncast_psnr_db": psnr_db(pixels_thwc, tokenizer.decode(latents_tchw)),
+        "uncast_psnr_db": psnr_db(pixels_thwc, tokenizer.decode(latents_tchw))
+        if is_compared(sample["sample_id"])
+        else None,
         "cast_rms_share": error.rms_share,
         "cast_max_share": error.max_share,
         "channels": channel_sums(read_tchw),

@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wsdata import tables
-from wsdata.shard.fidelity import FLOORS, cast_error, fidelity_faults, fidelity_table, floor_of
+from wsdata.shard.fidelity import (
+    FLOORS,
+    cast_error,
+    fidelity_faults,
+    fidelity_table,
+    floor_of,
+    is_compared,
+)
 from wsdata.shard.quantize import dequantize, quantize
 
 ANALYTIC = "analytic-lofi-1-0123456789abcdef"
@@ -86,6 +93,17 @@ def test_a_few_samples_tell_nothing_but_a_broken_cast():
     low = {"psnr_db": 10.0, "uncast_psnr_db": 10.0, "cast_max_share": 0.05}
     (fault,) = fidelity_faults(_placements(("v1.0000", low), num_samples=3))
     assert "3 samples err by more than" in fault
+
+
+def test_one_sample_in_four_is_compared_and_a_loss_is_told_of_those_alone():
+    share = np.mean([is_compared(f"sample-{index}") for index in range(4000)])
+    assert share == pytest.approx(0.25, abs=0.02)
+    rows = _placements(("v1.0000", {"uncast_psnr_db": 31.2}), num_samples=32)
+    some = pl.when(pl.int_range(pl.len()) % 4 == 0).then(pl.col("uncast_psnr_db"))
+    (fault,) = fidelity_faults(rows.with_columns(some.alias("uncast_psnr_db")))
+    assert "the cast costs 1.20 dB" in fault
+    none = rows.with_columns(pl.lit(None, pl.Float64).alias("uncast_psnr_db"))
+    assert fidelity_faults(none) == []
 
 
 def test_a_tokenizer_without_a_floor_is_told():
