@@ -4,12 +4,15 @@ import hashlib
 import json
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
 from wsdata.catalog.objects import read_table
 from wsdata.ids import raw_key
 from wsdata.loader.dataset import PlanDataset
+from wsdata.media.audio import read_audio
+from wsdata.shard.reader import read_sample
 from wsdata.steps import STEPS
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +25,7 @@ def _sha(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def funnel(sample_home):
-    return sample_home.run("funnel")
+    return sample_home.ask("funnel")
 
 
 def _rows(home, table, partition=None):
@@ -61,9 +64,9 @@ def test_the_re_encode_of_the_vault_member_is_purged(sample_home):
     assert twin not in set(_rows(sample_home, "manifests", "v1")["asset_id"])
     hits = _rows(sample_home, "eval_matches").filter(pl.col("asset_id") == twin)
     assert set(hits["eval_asset_id"]) == {_sha("flower.webm")}
-    files = {f["path"]: f for f in sample_home.run("funnel", "--version", "v1")["files"]}
+    files = {f["path"]: f for f in sample_home.ask("funnel", "--version", "v1")["files"]}
     assert "purged" in files["derived_flower_av1.mp4"]["reason"]
-    (clip,) = sample_home.run("lineage", "asset", twin[:16])["clips"]
+    (clip,) = sample_home.ask("lineage", "asset", twin[:16])["clips"]
     assert [e["reason"] for e in clip["exclusions"]] == ["purged"]
 
 
@@ -125,29 +128,44 @@ def test_a_training_process_reads_batches_with_captions(sample_home):
     assert [batch["clip_ids"] for batch in again] == seen[1:]
 
 
+def test_sound_of_their_own_span_lies_beside_latents(sample_home):
+    placed = {row["sample_id"]: row for row in _rows(sample_home, "placements").to_dicts()}
+    wanting = _rows(sample_home, "manifests", "v1").drop_nulls("audio_key").sort("sample_id")
+    assert wanting["clip_id"].n_unique() > 3
+    for row in wanting.unique("clip_id", keep="last", maintain_order=True).head(3).to_dicts():
+        found = read_sample(sample_home.store, placed[row["sample_id"]]).audio_n
+        sound, rate_hz = read_audio(sample_home.store.get(row["audio_key"]))
+        assert len(found) == round(rate_hz * row["num_frames"] / row["fps"])
+        first = round(rate_hz * row["start_frame"] / row["fps"])
+        expected = sound[first : first + len(found)]
+        assert len(found) - len(expected) <= rate_hz / row["fps"]
+        assert np.abs(found[: len(expected)] / 32768 - expected).max() < 1e-4
+        assert found.any()
+
+
 def test_plan_show_and_where_agree(sample_home):
-    step = sample_home.run("plan", "show", "v1", "--step", "7")
+    step = sample_home.ask("plan", "show", "v1", "--step", "7")
     assert (step["version"], step["step"]) == ("v1", 7)
     for slot, sample in enumerate(step["samples"]):
         assert {"clip_id", "stream", "epoch", "shard", "row"} <= set(sample)
         clip = sample["clip_id"]
-        where = sample_home.run("plan", "where", "v1", "--clip", clip, "--until", "8")
+        where = sample_home.ask("plan", "where", "v1", "--clip", clip, "--until", "8")
         assert {"step": 7, "slot": slot, "epoch": sample["epoch"]} in where["served"]
 
 
 def test_lineage_both_ways(sample_home):
-    sample = sample_home.run("lineage", "sample", "v1:3:0")
-    clip = sample_home.run("lineage", "clip", sample["clip_id"])
+    sample = sample_home.ask("lineage", "sample", "v1:3:0")
+    clip = sample_home.ask("lineage", "clip", sample["clip_id"])
     assert clip["provenance"][0]["license_id"]
     assert {s["filter"] for s in clip["scores"]} >= {"technical", "motion", "quality", "safety"}
     assert {c["variant"] for c in clip["captions"]} == {"dense", "short"}
     assert clip["placements"]
     assert [m["version"] for m in clip["manifests"]] == ["v1"]
     assert clip["tombstoned"] is False
-    asset = sample_home.run("lineage", "asset", clip["asset_id"][:16])
+    asset = sample_home.ask("lineage", "asset", clip["asset_id"][:16])
     assert clip["clip_id"] in [each["clip_id"] for each in asset["clips"]]
-    sample_home.run("lineage", "asset", "0" * 16, code=1)
-    sample_home.run("lineage", "clip", "nonsense", code=2)
+    sample_home.ask("lineage", "asset", "0" * 16, code=1)
+    sample_home.ask("lineage", "clip", "nonsense", code=2)
 
 
 def test_runs_partitions_and_checks_are_in_the_instance(sample_home, monkeypatch):
@@ -197,24 +215,24 @@ def test_a_second_run_finds_everything_done(sample_home):
 
 
 def test_fsck_finds_what_is_lost_and_a_run_makes_it_again_alone(sample_home):
-    assert sample_home.run("fsck")["ok"]
+    assert sample_home.ask("fsck")["ok"]
     store = sample_home.store
     shard = _rows(sample_home, "placements")["shard_key"][0]
     pack = _rows(sample_home, "frame_packs")["key"][0]
     before = {key: store.get(key) for key in (shard, pack)}
     for key, step in ((shard, "shard/latent_shards"), (pack, "preprocess/decode")):
         store.delete(key)
-        found = sample_home.run("fsck", code=1)
+        found = sample_home.ask("fsck", code=1)
         assert [m["key"] for m in found["missing"]][:1] == [key]
         summary = sample_home.run("run")
         assert [run["steps"] for run in summary["runs"]] == [[step]]
         assert store.get(key) == before[key]
-    assert sample_home.run("fsck", "--deep")["ok"]
+    assert sample_home.ask("fsck", "--deep")["ok"]
 
 
 def test_gc_collects_nothing_that_is_used(sample_home):
     sample_home.run("gc", "--apply", "--min-age-hours", "0")
-    assert sample_home.run("fsck")["ok"]
+    assert sample_home.ask("fsck")["ok"]
 
 
 # The tests below cut versions and take material out: they come last.
@@ -228,7 +246,7 @@ def _clip_that_can_be_spared(home):
     )
     least = dict(index.group_by("clip_id").agg(pl.col("others").min()).iter_rows())
     for step in range(20, 60):
-        for sample in home.run("plan", "show", "v1", "--step", str(step))["samples"]:
+        for sample in home.ask("plan", "show", "v1", "--step", str(step))["samples"]:
             if least[sample["clip_id"]] > 1:
                 return sample["clip_id"]
     raise AssertionError("every clip is alone in some pool")
@@ -238,25 +256,25 @@ def test_a_patch_leaves_a_cohort_out_from_a_step_on(sample_home, tmp_path):
     clip = _clip_that_can_be_spared(sample_home)
     names = tmp_path / "exclude.txt"
     names.write_text(f"{clip}  # the cohort\n")
-    made = sample_home.run("dataset", "patch", "v1", "--exclude", str(names), "--from-step", "10")
+    made = sample_home.ask("dataset", "patch", "v1", "--exclude", str(names), "--from-step", "10")
     assert made["version"] == "v1.1"
     for step in (5, 9):
-        old = sample_home.run("plan", "show", "v1", "--step", str(step))
-        new = sample_home.run("plan", "show", "v1.1", "--step", str(step))
+        old = sample_home.ask("plan", "show", "v1", "--step", str(step))
+        new = sample_home.ask("plan", "show", "v1.1", "--step", str(step))
         assert old["samples"] == new["samples"]
-    where = sample_home.run("plan", "where", "v1.1", "--clip", clip, "--until", "60")
+    where = sample_home.ask("plan", "where", "v1.1", "--clip", clip, "--until", "60")
     assert all(each["step"] < 10 for each in where["served"])
-    listed = {v["version"]: v for v in sample_home.run("dataset", "list")}
+    listed = {v["version"]: v for v in sample_home.ask("dataset", "list")}
     assert listed["v1.1"]["num_samples"] < listed["v1"]["num_samples"]
-    diff = sample_home.run("dataset", "diff", "v1", "v1.1")
+    diff = sample_home.ask("dataset", "diff", "v1", "v1.1")
     assert len(diff["changes"]) == len(made["excluded"])
 
 
 def test_a_takedown_takes_it_and_its_twins_out_of_the_next_version(sample_home):
     named, twin = _sha("stream_of_water.webm"), _sha("derived_stream_vp9_opus.webm")
-    dry = sample_home.run("takedown", "request", "--asset", named, "--reason", "r", "--dry-run")
+    dry = sample_home.ask("takedown", "request", "--asset", named, "--reason", "r", "--dry-run")
     assert sample_home.ledger.present("tombstone") == {}
-    request = sample_home.run("takedown", "request", "--asset", named, "--reason", "r")
+    request = sample_home.ask("takedown", "request", "--asset", named, "--reason", "r")
     assert request["request_id"] == dry["request_id"]
     assert request["twins"] == [twin]
     assert request["next_version"] == "v2"
@@ -269,11 +287,11 @@ def test_a_takedown_takes_it_and_its_twins_out_of_the_next_version(sample_home):
     assert not set(_rows(sample_home, "manifests", "v2")["asset_id"]) & {named, twin}
     gone = _rows(sample_home, "exclusions", "v2").filter(pl.col("reason") == "tombstoned")
     assert set(gone["asset_id"]) == {named, twin}
-    report = sample_home.run("takedown", "report", request["request_id"])
+    report = sample_home.ask("takedown", "report", request["request_id"])
     v2 = next(each for each in report["versions"] if each["version"] == "v2")
     assert v2["samples"] == 0
-    assert sample_home.run("funnel")["totals"]["tombstoned"] >= 1
-    assert sample_home.run("fsck")["ok"]
+    assert sample_home.ask("funnel")["totals"]["tombstoned"] >= 1
+    assert sample_home.ask("fsck")["ok"]
 
 
 def test_new_versions_list_old_shards_in_place(sample_home):
