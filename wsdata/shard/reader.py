@@ -3,7 +3,6 @@
 All functions are pure over bytes or take a store; caching and threads belong to the loader.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -80,24 +79,6 @@ def read_latents(store: BlobStore, placement: Mapping[str, Any]) -> NDArray[np.f
 def sample_span(placement: Mapping[str, Any]) -> Span:
     """Where a sample lies in its shard."""
     return Span(placement["offset"], placement["length"])
-
-
-def latent_span(placement: Mapping[str, Any], start: int, stop: int) -> Span:
-    """Where latent frames [start, stop) of a sample lie in its shard.
-
-    The digest covers a whole sample, so a part that is fetched alone cannot be checked by it.
-
-    Raises:
-        ValueError: Frames that the sample does not have.
-    """
-    num_frames, *frame_shape = json.loads(placement["latent_shape_json"])
-    if not 0 <= start < stop <= num_frames:
-        raise ValueError(
-            f"{placement['sample_id']}: latent frames [{start}, {stop}) of {num_frames}"
-        )
-    offset, _ = json.loads(placement["columns_json"])["latents"]
-    frame_bytes = int(np.prod(frame_shape))
-    return Span(offset + start * frame_bytes, (stop - start) * frame_bytes)
 
 
 def _fetch(store: BlobStore, placement: Mapping[str, Any], span: Span) -> bytes:

@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wsdata.digest import canonical_json
 from wsdata.errors import IntegrityError, ObjectMissing
 from wsdata.shard.format import Sample, encode_sample
 from wsdata.shard.quantize import dequantize, quantize
-from wsdata.shard.reader import latent_span, read_latents, read_sample
+from wsdata.shard.reader import read_latents, read_sample
 from wsdata.shard.writer import write_shard
 from wsdata.store import FolderStore
 
@@ -30,7 +29,6 @@ def _written(store):
             "clip_id": f"clip-{entry['sample_id']}",
             "shard": written["shard"],
             "shard_key": written["shard_key"],
-            "latent_shape_json": canonical_json([3, 16, 2, 4]),
         }
         for entry in written["samples"]
     ]
@@ -110,18 +108,3 @@ def test_whole_bytes_that_are_no_sample_are_found(store, placements):
     with pytest.raises(IntegrityError) as caught:
         read_sample(store, forged)
     _assert_named(caught, placements[0])
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 1), (0, 3), (1, 3), (2, 3)])
-def test_frames_of_latents_are_one_range_of_the_shard(store, placements, start, stop):
-    placement = placements[1]
-    span = latent_span(placement, start, stop)
-    found = np.frombuffer(store.get_range(placement["shard_key"], *span), np.uint8)
-    expected = read_sample(store, placement).codes_tchw[start:stop]
-    np.testing.assert_array_equal(found, expected.ravel())
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 4), (2, 2), (-1, 1)])
-def test_frames_that_are_not_there_are_a_bad_argument(placements, start, stop):
-    with pytest.raises(ValueError, match="of 3"):
-        latent_span(placements[0], start, stop)
