@@ -4,7 +4,9 @@ A bracket is a pair of frames some tenths of a second apart. Between them the sh
 picture grows from 0 to 1 in small steps, little is left that neither picture explains, fine
 detail dims in the middle, and the later picture cannot be found in the earlier one by moving its
 parts: then they are two shots. A pan, a zoom or an object leaves much unexplained, keeps its
-detail or is found again; a cut is one big step.
+detail or is found again; a cut is one big step. For a dissolve these are weighed together, and
+over a longer bracket they weigh more; for a fade, whose plain end is like anything, each is asked
+for alone.
 """
 
 from bisect import bisect_left
@@ -21,18 +23,23 @@ MIN_STEP_S = 1 / 35  # frames closer than this to the last are skipped here
 HISTORY = 96  # frames: 2.7 s at the most frames a second
 ROOM = 2 * HISTORY
 MIN_DISTANCE = 12.0  # mean square difference of the ends, in levels
-MAX_UNEXPLAINED = 0.18
-MAX_STEP = 0.5
+MAX_UNEXPLAINED = 0.33
+MAX_STEP = 0.65
+MAX_BACKWARDS = 0.4
 MAX_BEND = 0.08  # of the shares from a straight line, held at 0 and 1
 BEND_MORE = 1.0  # how much more of it the more unlike the ends are: what moves in them bends it
 MOST_BEND = 0.35
-MAX_FADE_BEND = 0.15
-MAX_BACKWARDS = 0.2
+MAX_DETAIL_SHARE = 1.35  # of what is expected of the ends' fine detail, left in between
+MIN_UNLIKE, MOST_UNLIKE = 0.25, 0.8  # less is motion; none is more
+# A dissolve's evidence: fitted by logistic regression, as the page of the benchmark tells.
+PER_SPAN_S, PER_UNEXPLAINED, PER_DETAIL, PER_STEP = 0.8, 1.3, 1.8, 1.7
+MIN_EVIDENCE = -0.26  # with how unlike the ends are
+MIN_DETAIL = 0.6  # less of it is no better: in the middle of a mix half is left
+MAX_FADE_UNEXPLAINED, MAX_FADE_STEP, MAX_FADE_BACKWARDS = 0.18, 0.5, 0.2
+MAX_FADE_DETAIL, MAX_FADE_BEND = 0.8, 0.15
 INNER = 0.2  # shares nearer to 0 and 1 may be motion
 OVER_SHARE = 0.98  # of the later picture, where nothing of the earlier is left to see
-MAX_DETAIL_SHARE = 0.8  # of the ends' fine detail, left in between
-MIN_UNLIKE = 0.25
-UNEXPLAINED_COUNTS = 1.6  # how much more unlike the ends must be, by what is unexplained
+MIN_PACE = 0.4  # of the line's: slower growth before and after it is motion
 RETURN_S = 1.2  # a brighter picture between two of the same shot is light, not a transition
 RETURN_UNLIKE = 0.3
 RETURN_SHARE = 0.2
@@ -49,10 +56,36 @@ class Transition(NamedTuple):
 
 
 class _Mix(NamedTuple):
-    """Shares of the later end along a bracket, and what fits neither."""
+    """How a bracket's frames are a mix of its ends.
+
+    Attributes:
+        shares: Of the later end, for each frame.
+        unexplained: Mean square of what fits neither end, of that between the ends.
+        step: The largest growth of a share from frame to frame.
+        backwards: How far the shares go back, together.
+        detail_share: Fine detail seen in between, of what is there where nothing is mixed.
+    """
 
     shares: NDArray[np.float64]
     unexplained: float
+    step: float
+    backwards: float
+    detail_share: float
+
+    @property
+    def may_fade(self) -> bool:
+        """Whether it would do for a fade: one end's plainness is little evidence."""
+        return (
+            self.unexplained <= MAX_FADE_UNEXPLAINED
+            and self.step <= MAX_FADE_STEP
+            and self.backwards <= MAX_FADE_BACKWARDS
+            and self.detail_share <= MAX_FADE_DETAIL
+        )
+
+    def evidence(self, span_s: float) -> float:
+        """What speaks for a dissolve over a bracket of that length, beside its ends' unlikeness."""
+        against = PER_UNEXPLAINED * self.unexplained + PER_STEP * self.step
+        return PER_SPAN_S * span_s - against - PER_DETAIL * max(self.detail_share, MIN_DETAIL)
 
 
 class _Line(NamedTuple):
@@ -75,7 +108,7 @@ class GradualFinder:
     """
 
     def __init__(self, more_unlike: float = 0.0) -> None:
-        self._min_unlike = MIN_UNLIKE + more_unlike
+        self._min_evidence = MIN_EVIDENCE + more_unlike
         self._count = 0  # of all frames taken
         self._times: list[float] = []  # of those kept, as are the looks; oldest first
         self._looks: list[Look] = []
@@ -149,7 +182,10 @@ class GradualFinder:
         if last - first < 3 or self._distances[first, last] < MIN_DISTANCE:
             return None
         mix = self._mix(first, last)
-        if mix is None or not self._dims(first, last, mix.shares):
+        if mix is None:
+            return None
+        evidence = mix.evidence(self._times[last] - self._times[first])
+        if evidence + MOST_UNLIKE < self._min_evidence and not mix.may_fade:
             return None
         line = self._extent(first, last, mix.shares)
         if line is None:
@@ -157,13 +193,13 @@ class GradualFinder:
         likeness = compare(self._looks[first], self._looks[last])
         plainer = first if likeness.texture[0] < likeness.texture[1] else last
         is_fade = likeness.is_one_plain and tint(self._looks[plainer]) <= MAX_TINT
-        bent = MAX_BEND + BEND_MORE * (likeness.unlike - MIN_UNLIKE)
-        if line.bend > (MAX_FADE_BEND if is_fade else bent):
-            return None
-        needed = self._min_unlike + UNEXPLAINED_COUNTS * mix.unexplained
-        if not is_fade and (likeness.unlike < needed or self._returns(first, last)):
-            return None
-        if self._is_light(first, last):
+        if is_fade:
+            is_told = mix.may_fade and line.bend <= MAX_FADE_BEND
+        else:
+            bent = MAX_BEND + BEND_MORE * (likeness.unlike - MIN_UNLIKE)
+            is_told = likeness.unlike >= max(MIN_UNLIKE, self._min_evidence - evidence)
+            is_told = is_told and line.bend <= bent and not self._returns(first, last)
+        if not is_told or self._is_light(first, last):
             return None
         return Transition(line.begin_s, line.end_s, is_fade)
 
@@ -183,22 +219,28 @@ class GradualFinder:
         if unexplained > MAX_UNEXPLAINED:
             return None
         steps = shares[1:] - shares[:-1]
-        if steps.max() > MAX_STEP:
+        step = float(steps.max())
+        if step > MAX_STEP:
             return None
         backwards = (float(np.abs(steps).sum()) - 1.0) / 2  # of a way that leads from 0 to 1
-        return _Mix(shares, unexplained) if backwards <= MAX_BACKWARDS else None
+        if backwards > MAX_BACKWARDS:
+            return None
+        detail_share = self._detail_share(first, last, shares)
+        if detail_share > MAX_DETAIL_SHARE:
+            return None
+        return _Mix(shares, unexplained, step, backwards, detail_share)
 
-    def _dims(self, first: int, last: int, shares: NDArray[np.float64]) -> bool:
-        """Whether fine detail is lost between the ends, as in a mix, and not in any motion.
+    def _detail_share(self, first: int, last: int, shares: NDArray[np.float64]) -> float:
+        """How much fine detail is seen between the ends, of what motion alone would leave.
 
-        Of two pictures that have nothing in common half of it is left in the middle.
+        Of two pictures that have nothing in common half of it is left in the middle of a mix.
         """
         details = self._details[first : last + 1]
         share = np.minimum(np.maximum(shares, 0.0), 1.0)
         weights = share - share * share
         before, after = float(details[0]), float(details[-1])
         of_ends = before * float(weights.sum()) + (after - before) * float(weights @ share)
-        return float(weights @ details) <= MAX_DETAIL_SHARE * of_ends
+        return float(weights @ details) / max(of_ends, 1e-9)
 
     def _is_light(self, first: int, last: int) -> bool:
         """Whether the bracket only comes down from a light that lit the same picture up."""
@@ -243,7 +285,13 @@ class GradualFinder:
         if bend > MOST_BEND:
             return None
         over = np.flatnonzero(shares >= OVER_SHARE)  # the last frame is always one
-        return _Line(max(float(times[0]), begin_s), min(float(times[over[0]]), end_s), bend)
+        paces = (shares[1:] - shares[:-1]) / (times[1:] - times[:-1])
+        going = np.flatnonzero(paces >= MIN_PACE * slope)  # some, as the mean is the slope
+        return _Line(
+            max(float(times[going[0]]), begin_s),
+            min(float(times[over[0]]), float(times[going[-1] + 1]), end_s),
+            bend,
+        )
 
 
 def _fill(vector: NDArray[np.float32], look: Look) -> None:

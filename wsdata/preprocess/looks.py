@@ -20,6 +20,7 @@ MIN_TEXTURE = 0.5  # standard deviation in levels below which a block says nothi
 BAR_LEVEL = 26  # luma of black bars, with noise
 BAR_RANGE = 6  # of one that is not black
 MAX_BAR_SHARE = 0.4
+BAR_EDGE = 1  # rows beside a bar that are half bar: an edge that unlike pictures share
 PLAIN_SHARE = 0.15
 PLAIN_TEXTURE, PLAIN_TINT = 2.0, 6.0
 ALIKE, FOUND = 0.3, 0.2
@@ -157,13 +158,15 @@ def _is_bar(low: Any, high: Any, along: int) -> list[bool]:
 
 
 def _shown(is_bar: list[bool]) -> tuple[int, int]:
-    """Return [first, end) of what is not a bar; all where the bars would take too much."""
+    """Return [first, end) of what no bar touches; all where the bars would take too much."""
     count = len(is_bar)
     if all(is_bar):
         return 0, count
     first, end = is_bar.index(False), count - is_bar[::-1].index(False)
     most = MAX_BAR_SHARE * count
-    return (0 if first > most else first), (count if count - end > most else end)
+    first = 0 if first > most else first
+    end = count if count - end > most else end
+    return first + BAR_EDGE * (first > 0), end - BAR_EDGE * (end < count)
 
 
 def _blocks(picture: Look) -> NDArray[np.float32]:

@@ -19,7 +19,7 @@ from wsdata.preprocess.looks import Look, brightness, compare, difference, is_pl
 if TYPE_CHECKING:
     from wsdata.recipe import Shots
 
-MODEL_VERSION = "looks-2"
+MODEL_VERSION = "looks-3"
 LOOK_AHEAD_S = 1.25
 MAX_UNDECIDED = 80  # frames; bounds memory above 64 frames a second
 NEIGHBOURS = 4  # frames on either side whose differences a cut must stand out from
@@ -28,6 +28,8 @@ MIN_DIFFERENCE = 2.5  # levels of 255
 MIN_RATIO = 2.0
 MIN_BUSY = 0.3  # levels: what noise alone may do
 MIN_UNLIKE = 0.36
+GREAT_RATIO, LESS_UNLIKE = 8.0, 0.04  # what stands out so much need be so much less unlike
+SUDDEN_UNLIKE, SUDDEN_MORE = 0.45, 0.15  # of a cut between motion and a quieter shot
 FLASH_S = 0.6  # a light that is over by then ends no shot
 FLASH_UNLIKE = 0.3
 FLASH_WHITE_SHARE = 0.25
@@ -228,25 +230,44 @@ class ShotDetector:
         """Note whether an undecided frame, whose neighbours are known, differs like a cut."""
         if index < 0 or self._frames[index].step < MIN_DIFFERENCE:
             return
-        frame = self._frames[index]
-        before = self._before(index)
-        if before is None or frame.step < MIN_RATIO * (self._busy(index) + MIN_BUSY):
+        frame, before = self._frames[index], self._before(index)
+        if before is None:
             return
-        likeness = compare(before.look, frame.look)
-        frame.is_step = likeness.unlike >= self._min_unlike or likeness.is_one_plain
+        earlier, later = self._steps_around(index)
+        busy = sorted(earlier + later, reverse=True)[:BUSY_RANK]  # a few other cuts aside
+        ratio = frame.step / ((busy[-1] if busy else 0.0) + MIN_BUSY)
+        if ratio < MIN_RATIO:
+            frame.is_step = self._is_sudden(
+                index, max(earlier, default=0.0), max(later, default=0.0)
+            )
+        else:
+            likeness = compare(before.look, frame.look)
+            needed = self._min_unlike - (LESS_UNLIKE if ratio >= GREAT_RATIO else 0.0)
+            frame.is_step = likeness.unlike >= needed or likeness.is_one_plain
         if frame.is_step:
             self._finder.bar(frame.time_s)
 
-    def _busy(self, index: int) -> float:
-        """How much frames near one differ, a few other cuts aside."""
-        stop = min(index + NEIGHBOURS + 1, len(self._frames))
-        steps = [self._frames[i].step for i in range(max(0, index - NEIGHBOURS), stop)]
-        del steps[min(index, NEIGHBOURS)]
-        missing = NEIGHBOURS - index
-        if missing > 0:
-            steps += [self._past[i].step for i in range(max(-missing, -len(self._past)), 0)]
-        steps.sort(reverse=True)
-        return steps[min(BUSY_RANK, len(steps)) - 1] if steps else 0.0
+    def _steps_around(self, index: int) -> tuple[list[float], list[float]]:
+        """How much the frames near one differ, on either side."""
+        earlier = [seen.step for seen in self._near(index - NEIGHBOURS, index)]
+        return earlier, [seen.step for seen in self._near(index + 1, index + 1 + NEIGHBOURS)]
+
+    def _near(self, first: int, end: int) -> list[_Seen]:
+        """Frames by index; below 0 are those decided, the newest last. What is not there lacks."""
+        past = [self._past[i] for i in range(max(first, -len(self._past)), min(end, 0))]
+        return past + list(itertools.islice(self._frames, max(first, 0), max(end, 0)))
+
+    def _is_sudden(self, index: int, most_before: float, most_after: float) -> bool:
+        """Whether motion begins or ends with a picture that it does not lead to."""
+        quiet, loud = sorted((most_before, most_after))
+        step = self._frames[index].step
+        if step < loud or step < MIN_RATIO * (quiet + MIN_BUSY):
+            return False
+        near = self._near(index - 2, index + 2)
+        unlike = [compare(one.look, two.look).unlike for one, two in itertools.pairwise(near)]
+        here = unlike.pop(-2 if len(self._frames) > index + 1 else -1)
+        needed = SUDDEN_UNLIKE + self._min_unlike - MIN_UNLIKE
+        return here >= max(needed, max(unlike, default=0.0) + SUDDEN_MORE)
 
     def _is_cut(self, index: int) -> bool:
         frame, before = self._frames[index], self._before(index)

@@ -1,9 +1,11 @@
 """Cuts are found at the very frame, near both ends, and nowhere else."""
 
+import itertools
+
 import numpy as np
 import pytest
 
-from wsdata.preprocess.looks import feature_picture
+from wsdata.preprocess.looks import compare, feature_picture
 from wsdata.preprocess.shots import ShotDetector, Word
 from wsdata_tests import synthetic
 
@@ -74,3 +76,40 @@ def test_nothing_in_nothing_out():
 def test_slow_brightening_is_no_cut():
     ramp = [np.full((90, 160, 3), 40 + 2 * i, np.uint8) for i in range(60)]
     assert set(_decide(ShotDetector(), ramp)) == {Word.SAME}
+
+
+def _shot(seed, count, pace=0):
+    """Pictures of one scene of soft spots; the camera moves by so many pixels a frame."""
+    import cv2
+
+    spots = np.random.default_rng(seed).uniform(0, 255, (90, 160)).astype(np.float32)
+    soft = cv2.normalize(cv2.GaussianBlur(spots, (0, 0), 5), None, 30, 220, cv2.NORM_MINMAX)
+    scene = np.repeat(soft[..., None], 3, axis=2)
+    return [np.roll(scene, pace * index, axis=1) for index in range(count)]
+
+
+@pytest.mark.parametrize("is_moving_first", [True, False])
+def test_a_cut_between_motion_and_a_quiet_shot_is_seen_though_motion_differs_as_much(
+    is_moving_first,
+):
+    moving, quiet = _shot(1, 20, pace=6), _shot(2, 20)
+    pictures = [*moving, *quiet] if is_moving_first else [*quiet, *moving]
+    steps = [float(np.abs(two - one).mean()) for one, two in itertools.pairwise(pictures)]
+    others = steps[:19] if is_moving_first else steps[20:]
+    assert steps[19] < 2 * max(others), "no frame stands out"
+    told = _decide(ShotDetector(), pictures)
+    assert [index for index, word in enumerate(told) if word is not Word.SAME] == [20]
+
+
+def test_the_edge_of_bars_makes_no_two_shots_alike():
+    def behind_bars(picture):
+        shown = picture.copy()
+        shown[:12] = shown[-12:] = 0  # of a look's rows the fifth is half bar
+        return shown
+
+    bare = [_shot(seed, 1)[0] for seed in (1, 2)]
+    unlike = [
+        compare(*(_look(picture) for picture in pictures)).unlike
+        for pictures in (bare, [behind_bars(picture) for picture in bare])
+    ]
+    assert unlike[1] == pytest.approx(unlike[0], abs=0.1)
