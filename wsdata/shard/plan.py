@@ -12,7 +12,7 @@ counts belongs to `plan_mixture`, patches to `plan_exclusion` and `plan_patch`, 
 `loader`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
 from functools import cached_property
@@ -24,16 +24,8 @@ from numpy.typing import NDArray
 
 from wsdata.digest import digest
 from wsdata.errors import PlanError
-from wsdata.shard.permute import (
-    hash_values,
-    make_key,
-    permute,
-    permute_near,
-    unpermute,
-    unpermute_near,
-)
 from wsdata.shard.plan_atoms import Atom, SampleIndex, SampleTable
-from wsdata.shard.plan_exclusion import Exclusions, Patch
+from wsdata.shard.plan_exclusion import Patch
 from wsdata.shard.plan_mixture import (
     PhaseMix,
     Pool,
@@ -43,6 +35,7 @@ from wsdata.shard.plan_mixture import (
     mix_to_json,
     pool_from_json,
 )
+from wsdata.shard.plan_orders import PoolOrders
 from wsdata.shard.plan_pools import (
     PoolRows,
     admit_pools,
@@ -86,14 +79,8 @@ class StepPlan:
         self.phases = tuple(phases)
         self.near = near
         self.patches = tuple(patches)
-        self._rows = [PoolRows(pool_atoms(self.atoms, pool)) for pool in self.pools]
-        self._keys = [make_key("pool", seed, pool.name) for pool in self.pools]
-        self._pool_keys = np.array(self._keys, dtype=np.uint64)
-        self._lengths: I64 = np.array([pool.num_samples for pool in self.pools], dtype=np.int64)
-        self._exclusions = [
-            Exclusions(self.patches, i, key=self._keys[i], length=pool.num_samples)
-            for i, pool in enumerate(self.pools)
-        ]
+        self._rows = PoolRows([pool_atoms(self.atoms, pool) for pool in self.pools])
+        self._orders = PoolOrders(self.pools, seed=seed, near=near, patches=self.patches)
         self.schedule = Schedule(self.phases)
 
     @classmethod
@@ -282,30 +269,45 @@ class StepPlan:
             raise ValueError(f"step {step} has slots [0, {size}), asked for [{first_slot}, {end})")
         slots = np.arange(first_slot, end, dtype=np.int64)
         pools, numbers = self.schedule.draws_at(turn, slots)
-        epochs, places = self._places(pools, numbers)
+        epochs, places = self._orders.places(pools, numbers)
         steps = np.full_like(slots, step)
-        for pool in turn.bucket.pools if self.patches else ():
-            mask = pools == pool
-            places[mask] = self._exclusions[pool].served(steps[mask], epochs[mask], places[mask])
+        places = self._orders.served(pools, steps, epochs, places)
         return Draws(steps, slots, pools, epochs, places)
+
+    def draws_of_steps(self, steps: Sequence[int], slots_of: Callable[[int], range]) -> list[Draws]:
+        """As `draws` of each step, at little more than the cost of one.
+
+        Args:
+            steps: The steps.
+            slots_of: Which slots are wanted of a step, by its batch size.
+        """
+        turns = [self.schedule.turn(step) for step in steps]
+        wanted = [slots_of(turn.bucket.batch_size) for turn in turns]
+        slots: list[I64] = [np.arange(each.start, each.stop, dtype=np.int64) for each in wanted]
+        drawn = [self.schedule.draws_at(*each) for each in zip(turns, slots, strict=True)]
+        lengths = [len(each) for each in slots]
+        joined = np.concatenate([pools for pools, _ in drawn])
+        epochs, places = self._orders.places(joined, np.concatenate([n for _, n in drawn]))
+        each_step = np.repeat(np.array(steps, dtype=np.int64), lengths)
+        places = self._orders.served(joined, each_step, epochs, places)
+        columns = (each_step, np.concatenate(slots), joined, epochs, places)
+        cuts = np.cumsum(lengths)[:-1]
+        parts = zip(*(np.split(column, cuts) for column in columns), strict=True)
+        return [Draws(*part) for part in parts]
 
     def epoch_order(self, pool: int, epoch: int, num: int) -> I64:
         """Places of a pool in the order of the first `num` draws of one epoch, unpatched."""
         first = epoch * self.pools[pool].num_samples
         numbers = np.arange(first, first + num, dtype=np.int64)
-        return self._places(np.full_like(numbers, pool), numbers)[1]
+        return self._orders.places(np.full_like(numbers, pool), numbers)[1]
 
     def rows_of(self, draws: Draws) -> I64:
         """Rows of the index that draws are of."""
-        rows = np.zeros_like(draws.places)
-        for pool in cast("list[int]", np.unique(draws.pools).tolist()):
-            mask = draws.pools == pool
-            rows[mask] = self._rows[pool].rows(draws.places[mask])
-        return rows
+        return self._rows.rows(draws.pools, draws.places)
 
     def places_of(self, rows: I64) -> dict[int, I64]:
         """Places of rows in each pool that holds any of them, ascending."""
-        found = {pool: mine.places(rows) for pool, mine in enumerate(self._rows)}
+        found = {pool: self._rows.places(pool, rows) for pool in range(len(self.pools))}
         return {pool: places for pool, places in found.items() if places.size}
 
     def where(self, clip_id: str, until_step: int | None = None) -> list[Served]:
@@ -323,9 +325,9 @@ class StepPlan:
         found: list[Served] = []
         for pool, places in self.places_of(rows).items():
             # A sample also stands in for excluded ones, so their draws are looked at too.
-            asked = np.union1d(places, self._exclusions[pool].touched())
+            asked = np.union1d(places, self._orders.touched(pool))
             for draws in self.draws_of(pool, asked, until_step=until_step, from_step=from_step):
-                mine = np.isin(self.serve(pool, draws), places)
+                mine = np.isin(self.serve(draws), places)
                 columns = (draws.steps[mine], draws.slots[mine], draws.epochs[mine])
                 numbers = cast("list[list[int]]", np.stack(columns, axis=1).tolist())
                 found += [Served(*item) for item in numbers]
@@ -361,33 +363,12 @@ class StepPlan:
             for first in range(use.first // length, last_epoch + 1, stride):
                 span = np.arange(first, min(first + stride, last_epoch + 1), dtype=np.int64)
                 epochs, tiled = np.repeat(span, len(places)), np.tile(places, len(span))
-                numbers = epochs * length + self._position(pool, epochs, tiled)
+                numbers = self._orders.numbers(pool, epochs, tiled)
                 inside = (numbers >= use.first) & (numbers < use.end)
                 steps, slots = self.schedule.slots_of(use, numbers[inside])
                 pools = np.full_like(steps, pool)
                 yield Draws(steps, slots, pools, epochs[inside], tiled[inside])
 
-    def serve(self, pool: int, draws: Draws) -> I64:
-        """Places that are served for draws of one pool once the patches are applied."""
-        return self._exclusions[pool].served(draws.steps, draws.epochs, draws.places)
-
-    def _places(self, pools: I64, numbers: I64) -> tuple[I64, I64]:
-        """Epoch and place of draws by pool and running number, patches not applied."""
-        lengths = self._lengths[pools]
-        epochs, positions = np.divmod(numbers, lengths)
-        keys = hash_values(epochs, self._pool_keys[pools])
-        if self.near is None:
-            return epochs, permute(positions, lengths, keys)
-        places = np.zeros_like(positions)
-        for pool in cast("list[int]", np.unique(pools).tolist()):
-            mask, length = pools == pool, self.pools[pool].num_samples
-            places[mask] = permute_near(positions[mask], length, keys[mask], **self.near._asdict())
-        return epochs, places
-
-    def _position(self, pool: int, epochs: I64, places: I64) -> I64:
-        """Position in its epoch of each place of a pool: the inverse of `_places`."""
-        length = self.pools[pool].num_samples
-        keys = hash_values(epochs, self._keys[pool])
-        if self.near is None:
-            return unpermute(places, length, keys)
-        return unpermute_near(places, length, keys, **self.near._asdict())
+    def serve(self, draws: Draws) -> I64:
+        """Places that are served for draws once the patches are applied."""
+        return self._orders.served(draws.pools, draws.steps, draws.epochs, draws.places)

@@ -87,7 +87,7 @@ def changed_slots(before: StepPlan, after: StepPlan, until_step: int) -> list[Ch
         for draws in before.draws_of(
             pool, np.unique(np.concatenate(touched)), until_step=until_step
         ):
-            served = [plan.serve(pool, draws) for plan in (before, after)]
+            served = [plan.serve(draws) for plan in (before, after)]
             moved = served[0] != served[1]
             rows = [before.rows_of(draws._replace(places=places))[moved] for places in served]
             names = [before.index.names(each) for each in rows]

@@ -18,26 +18,32 @@ I64 = NDArray[np.int64]
 
 
 class PoolRows:
-    """The rows of one pool, as a few ranges."""
+    """The rows of all pools, as a few ranges for each."""
 
-    def __init__(self, atoms: Sequence[Atom]) -> None:
-        """Take the pool's atoms, in the order of their rows."""
-        self.num_samples = sum(atom.num_samples for atom in atoms)
-        self._firsts: I64 = np.array([atom.first_row for atom in atoms], dtype=np.int64)
-        self._sizes: I64 = np.array([atom.num_samples for atom in atoms], dtype=np.int64)
-        self._bases: I64 = np.cumsum(self._sizes) - self._sizes
+    def __init__(self, pools: Sequence[Sequence[Atom]]) -> None:
+        """Take each pool's atoms, in the order of their rows."""
+        self._atoms = [list(atoms) for atoms in pools]
+        atoms = [atom for mine in pools for atom in mine]
+        sizes: I64 = np.array([atom.num_samples for atom in atoms], dtype=np.int64)
+        # All ranges stand one after the other: `bases` is where each begins, `origins` each pool.
+        self._bases: I64 = np.cumsum(sizes) - sizes
+        self._shifts: I64 = np.array([a.first_row for a in atoms], dtype=np.int64) - self._bases
+        lengths = np.array([sum(a.num_samples for a in mine) for mine in pools], dtype=np.int64)
+        self._origins: I64 = np.cumsum(lengths) - lengths
 
-    def rows(self, places: I64) -> I64:
-        """Row of each place in [0, num_samples)."""
-        ranges = np.searchsorted(self._bases, places, side="right") - 1
-        return places - self._bases[ranges] + self._firsts[ranges]
+    def rows(self, pools: I64, places: I64) -> I64:
+        """Row of each place in [0, samples of its pool)."""
+        at = self._origins[pools] + places
+        return at + self._shifts[np.searchsorted(self._bases, at, side="right") - 1]
 
-    def places(self, rows: I64) -> I64:
-        """Places of those rows that are the pool's, ascending."""
-        ranges = np.searchsorted(self._firsts, rows, side="right") - 1
-        inner = rows - self._firsts[ranges]
-        is_mine = (ranges >= 0) & (inner < self._sizes[ranges])
-        return np.unique(self._bases[ranges[is_mine]] + inner[is_mine])
+    def places(self, pool: int, rows: I64) -> I64:
+        """Places of those rows that are one pool's, ascending."""
+        base, found = 0, [np.zeros(0, dtype=np.int64)]
+        for atom in self._atoms[pool]:
+            mine = rows[(rows >= atom.first_row) & (rows < atom.end_row)]
+            found.append(mine - atom.first_row + base)
+            base += atom.num_samples
+        return np.unique(np.concatenate(found))
 
 
 def pool_atoms(atoms: Sequence[Atom], pool: Pool) -> list[Atom]:
