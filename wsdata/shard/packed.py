@@ -239,24 +239,26 @@ class PackedTable:
             IntegrityError: Bytes are damaged in the store; object and block are named.
         """
         rows = np.asarray(rows, dtype=np.int64)
-        out = np.zeros(len(rows), self._dtype)
         if not len(rows):
-            return out
+            return np.zeros(0, self._dtype)
         if int(rows.min()) < 0 or int(rows.max()) >= self.section.num_rows:
             raise IndexError(
                 f"rows {int(rows.min())}..{int(rows.max())} of a table of {self.section.num_rows}"
             )
-        order = np.argsort(rows, kind="stable")
-        blocks = rows[order] // self.section.rows_per_block
-        borders = np.flatnonzero(np.diff(blocks)) + 1
-        for chosen in np.split(order, borders):
-            number = int(rows[chosen[0]]) // self.section.rows_per_block
-            block = self.block(number)
-            out[chosen] = block[rows[chosen] - number * self.section.rows_per_block]
-        return out
+        size = self._dtype.itemsize
+        numbers, inner = np.divmod(rows, self.section.rows_per_block)
+        asked = cast("list[int]", numbers.tolist())
+        blocks = {number: self._block(number) for number in sorted(set(asked))}
+        # Slices of bytes, as numpy copies single records field by field.
+        starts = cast("list[int]", (inner * size).tolist())
+        pieces = [blocks[b][at : at + size] for b, at in zip(asked, starts, strict=True)]
+        return np.frombuffer(b"".join(pieces), self._dtype)
 
     def block(self, number: int) -> Records:
         """Return the records of one block, checked."""
+        return np.frombuffer(self._block(number), self._dtype)
+
+    def _block(self, number: int) -> bytes:
         section = self.section
         part, inner = divmod(number, section.rows_per_part // section.rows_per_block)
         first = number * section.rows_per_block
@@ -272,8 +274,7 @@ class PackedTable:
                 f"block {inner} (rows {first} to {first + num_rows - 1})",
             )
 
-        data = self._cache.get((self._keys[part], inner), read)
-        return np.frombuffer(data, self._dtype)
+        return self._cache.get((self._keys[part], inner), read)
 
     def lower_bound(self, key: Key, first: int, end: int) -> int:
         """First row in [first, end) whose key is not less, or `end`; keys rise within them."""

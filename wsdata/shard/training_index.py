@@ -6,6 +6,7 @@ was made. Opening reads the root alone, so the memory of a rank does not depend 
 samples. Bytes of packed tables belong to `packed`, writing them to `training_index_write`.
 """
 
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -283,23 +284,24 @@ class TrainingIndex:
         sample_id, clip_length, shard, pack, xxh3, row, offset, length, kind, layout = record
         sample, clip = _names(sample_id.decode(), clip_length)
         about = self.root.kinds[kind]
+        shard_text, key = _shard_names(shard)
         return Placement(
-            sample_id=sample,
-            clip_id=clip,
-            stream=atom.stream,
-            bucket=atom.bucket,
-            shard=shard.hex(),
-            shard_key=shard_key(shard.hex()),
-            row=row,
-            offset=offset,
-            length=length,
-            xxh3=f"{xxh3:016x}",
-            dtype=about.dtype,
-            tokenizer_version=about.tokenizer_version,
-            latent_shape=about.latent_shape,
-            columns=self.root.layouts[layout],
-            is_prefix_exact=about.is_prefix_exact,
-            caption_pack_key="" if pack == _NO_PACK else pack_key(pack.hex()),
+            sample,
+            clip,
+            atom.stream,
+            atom.bucket,
+            shard_text,
+            key,
+            row,
+            offset,
+            length,
+            f"{xxh3:016x}",
+            about.dtype,
+            about.tokenizer_version,
+            about.latent_shape,
+            self.root.layouts[layout],
+            "" if pack == _NO_PACK else _pack_key(pack),
+            about.is_prefix_exact,
         )
 
 
@@ -336,6 +338,16 @@ def _kind(dtype: str, tokenizer: str, shape: list[int], is_prefix_exact: bool) -
 
 def _ids(records: Records) -> list[str]:
     return [each.decode() for each in cast("list[bytes]", records["sample_id"].tolist())]
+
+
+@functools.lru_cache(8192)
+def _shard_names(shard: bytes) -> tuple[str, str]:
+    return shard.hex(), shard_key(shard.hex())
+
+
+@functools.lru_cache(8192)
+def _pack_key(pack: bytes) -> str:
+    return pack_key(pack.hex())
 
 
 def _names(sample_id: str, clip_length: int) -> tuple[str, str]:
