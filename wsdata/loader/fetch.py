@@ -5,11 +5,18 @@ wrong ones are dropped from the cache and read once more from the store. What is
 missing or out of reach is an error that says for whom it was wanted.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 
 from wsdata.buffers import ReadWatch, num_bytes
-from wsdata.errors import IntegrityError, ObjectMissing, StoreError, StoreUnavailable
+from wsdata.errors import (
+    IntegrityError,
+    ObjectMissing,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+)
 from wsdata.loader.cache import NodeCache, Outcome
 from wsdata.loader.hedging import HedgedReads, Hedging, default_hedging
 from wsdata.loader.telemetry import Telemetry
@@ -64,6 +71,7 @@ class Fetcher:
             IntegrityError: The bytes are wrong in the store itself, or it has fewer.
             ObjectMissing: There is no such object.
             StoreUnavailable: The store failed for longer than reads wait.
+            StoreDenied: This identity may not read it.
             StoreError: It cannot be read.
         """
         began = time.monotonic()
@@ -143,11 +151,14 @@ class Fetcher:
                 f"{name()}: {where} did not answer: {error}. Nothing is wrong with the data: start "
                 "again from the last state when the store is back"
             )
-        size = self.store.size(key)
+        size = None
+        if not isinstance(error, StoreDenied):
+            with contextlib.suppress(StoreError):
+                size = self.store.size(key)
         if size is not None and size < end:
             return IntegrityError(
                 f"{name()}: {key} in {where} has {size} bytes, and ends before the {end} that "
                 "were recorded: delete the object, and copy it anew (`wsdata dataset sync`) or run "
                 "`wsdata run` to make it again"
             )
-        return StoreError(f"{name()}: {error}")
+        return type(error)(f"{name()}: {error}")

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from wsdata import s3_client, s3_read
-from wsdata.errors import IntegrityError, ObjectMissing, StoreUnavailable
+from wsdata.errors import IntegrityError, ObjectMissing, StoreDenied, StoreUnavailable
 from wsdata.loader.cache import NodeCache
 from wsdata.loader.fetch import Fetcher
 from wsdata.loader.hedging import HedgedReads, Hedging, default_hedging
@@ -22,20 +22,26 @@ NO_HEDGING = Hedging(max_share=0)
 
 
 @pytest.fixture(scope="module")
-def moto():
-    with running_moto() as server:
-        yield server
+def bucket():
+    """A store in a bucket behind a proxy that fails by a script."""
+    with pytest.MonkeyPatch.context() as patch, running_moto() as moto:
+        for name, value in moto.environment().items():
+            patch.setenv(name, value)
+        patch.setattr(s3_client, "BASE_PAUSE_S", 0.001)
+        made = moto.make_bucket()
+        with scripted_proxy(moto.endpoint) as script:
+            store = open_store(f"s3://{made}?endpoint={script.endpoint}")
+            store.put("k", DATA)
+            yield script, store
 
 
 @pytest.fixture
-def proxied(moto, monkeypatch):
-    for name, value in moto.environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(s3_client, "BASE_PAUSE_S", 0.001)
-    bucket = moto.make_bucket()
-    open_store(moto.address(bucket)).put("k", DATA)
-    with scripted_proxy(moto.endpoint) as script:
-        yield script, open_store(f"s3://{bucket}?endpoint={script.endpoint}")
+def proxied(bucket):
+    script, store = bucket
+    script.faults, script.always, script.slow_s = [], None, 0.5
+    script.counts.clear()
+    script.ranges.clear()
+    return script, store
 
 
 def telling(fetcher):
@@ -130,6 +136,20 @@ def test_a_slow_answer_is_overtaken_and_the_slow_one_hung_up(proxied):
     while not script.counts["hung_up"] and time.monotonic() < deadline:
         time.sleep(0.01)
     assert script.counts["hung_up"] == 1, "of the answer that stopped, the connection was closed"
+
+
+def test_a_refusal_is_told_as_one_with_who_was_to_be_served(proxied, monkeypatch):
+    from botocore.exceptions import ClientError
+
+    _, store = proxied
+    answer = {"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+
+    def refuse(**_arguments):
+        raise ClientError(answer, "get_object")
+
+    monkeypatch.setattr(store._ranges.client, "get_object", refuse)
+    with pytest.raises(StoreDenied, match=r"clip c7 in shard k.*may not read k"):
+        read(Fetcher(store))
 
 
 class SlowStore:
