@@ -61,7 +61,7 @@ def test_a_damaged_object_of_rows_is_told(home, table):
 @pytest.mark.parametrize(
     ("table", "column"),
     [("raw_assets", "key"), ("frame_packs", "key"), ("placements", "shard_key"),
-     ("step_plans", "pointer_key")],
+     ("step_plans", "pointer_key"), ("training_index_parts", "key")],
 )  # fmt: skip
 def test_a_missing_blob_is_told_once(home, table, column):
     key = _one(home, table, column)
@@ -74,7 +74,7 @@ def test_a_missing_blob_is_told_once(home, table, column):
 @pytest.mark.parametrize(
     ("table", "column"),
     [("raw_assets", "key"), ("transcodes_256p", "key"), ("placements", "shard_key"),
-     ("caption_packs", "key")],
+     ("caption_packs", "key"), ("training_index_parts", "key")],
 )  # fmt: skip
 def test_a_damaged_blob_is_seen_by_a_deep_check_alone(home, table, column):
     key = _one(home, table, column)
