@@ -25,10 +25,12 @@ class ReadWatch:
 
     Attributes:
         num_retries: Requests beyond the first.
+        is_racing: Whether it may be given up at all; only then stores look.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_racing: bool = False) -> None:
         self.num_retries = 0
+        self.is_racing = is_racing
         self.is_given_up = False
         self._lock = threading.Lock()
         self._interrupt: Callable[[], None] | None = None
@@ -67,7 +69,7 @@ class ReadWatch:
 
 def num_bytes(buffers: Sequence[memoryview]) -> int:
     """Bytes of all buffers together."""
-    return sum(buffer.nbytes for buffer in buffers)
+    return sum([buffer.nbytes for buffer in buffers])  # a list: this is asked of every read
 
 
 def remaining(buffers: Sequence[memoryview], start: int) -> list[memoryview]:

@@ -175,7 +175,11 @@ class FolderStore:
         try:
             file = self._files.acquire(path)
             try:
-                found = pread_into(file.descriptor, buffers, offset)
+                if watch is None or not watch.is_racing:
+                    found = pread_into(file.descriptor, buffers, offset)
+                else:
+                    with watch.writing():
+                        found = pread_into(file.descriptor, buffers, offset)
             finally:
                 self._files.release(file)
         except FileNotFoundError:

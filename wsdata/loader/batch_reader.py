@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from wsdata.errors import IntegrityError, ObjectMissing, PlanError, WsdataError
 from wsdata.loader.batches import Batch, View
 from wsdata.loader.caption_reader import CaptionReader
-from wsdata.loader.order import Piece, choose_variant
+from wsdata.loader.order import Piece, Share, choose_variant
 from wsdata.loader.pixels import PixelBatch, PixelReader
+from wsdata.loader.plan_ahead import Planner
 from wsdata.loader.run import Run, Tokens
 from wsdata.loader.sample_reader import SampleReader
 from wsdata.loader.slabs import Memory
@@ -77,6 +78,7 @@ class BatchReader:
     Args:
         run: The run.
         versions: The opened version of each of its segments.
+        share: Who reads, so that nothing else is planned ahead; None is a world of one.
         samples: Reads latents.
         captions: Reads captions.
         view: Which part of samples is wanted.
@@ -90,6 +92,7 @@ class BatchReader:
         run: Run,
         versions: Sequence[OpenVersion],
         *,
+        share: Share | None = None,
         samples: SampleReader,
         captions: CaptionReader,
         view: View,
@@ -102,7 +105,8 @@ class BatchReader:
         self.unpatched = dict(unpatched or {})
         self.view = view
         self._samples, self._captions, self._memory = samples, captions, memory
-        self._pixels = pixels
+        self._pixels, self._share = pixels, share or Share()
+        self._planner = Planner(run, self.versions, self._share)
 
     def replaced(
         self, run: Run, versions: Sequence[OpenVersion], unpatched: Mapping[int, StepPlan]
@@ -111,6 +115,7 @@ class BatchReader:
         return BatchReader(
             run,
             versions,
+            share=self._share,
             samples=self._samples,
             captions=self._captions,
             view=self.view,
@@ -126,11 +131,8 @@ class BatchReader:
             PlanError: A prefix is wanted of latents whose prefixes are not exact.
             IntegrityError: The index lists samples of several shapes or dtypes in one bucket.
         """
-        plan, version = self.run.segments[piece.segment].plan, self.versions[piece.segment]
-        slots = {"first_slot": piece.first_slot, "end_slot": piece.end_slot}
-        draws = plan.draws(piece.plan_step, **slots)
-        rows = plan.rows_of(draws).tolist()
-        placements = version.placements(rows)
+        version = self.versions[piece.segment]
+        rows, placements, epochs = self._planner.plan(piece)
         first = placements[0]
         kinds = {(each.latent_shape, each.dtype, each.is_prefix_exact) for each in placements}
         if len(kinds) > 1:
@@ -141,7 +143,8 @@ class BatchReader:
         frames = self.view.frames(first.latent_shape[0])
         num_frames, decoding = first.latent_shape[0], None
         if self._pixels is not None:
-            decoding = self._pixels.begin(version.sources(rows), frames, self._memory)
+            sources = version.sources(rows)
+            decoding = self._pixels.begin(sources, frames, self._memory)
             frames, num_frames = decoding.frames, num_pixel_frames(num_frames)
         else:
             self._check_prefix(version, first)
@@ -159,7 +162,7 @@ class BatchReader:
             captions=[""] * shape[0],
             variants=[""] * shape[0],
             streams=[placement.stream for placement in placements],
-            epochs=draws.epochs.tolist(),
+            epochs=epochs,
             columns={name: [_NOTHING] * shape[0] for name in self.view.columns},
             pixels_bthwc=decoding.pixels_bthwc if decoding else None,
         )

@@ -36,15 +36,16 @@ def _batches(args: argparse.Namespace, cursor: dict[str, Any] | None) -> Iterato
     opened = open_version(store, args.version)
     run = single_run(args.version, opened.plan, tokens_of(opened))
     start = resume_run(run, cursor) if cursor else args.start_step
+    share = Share(rank=args.rank, world_size=args.world_size)
     reader = BatchReader(
         run,
         [opened],
+        share=share,
         samples=SampleReader(Fetcher(store, NodeCache(Path(args.cache)) if args.cache else None)),
         captions=CaptionReader(store),
         view=View(),
         memory=SlabPool(max_free=4),
     )
-    share = Share(rank=args.rank, world_size=args.world_size)
     pieces = walk(run, share, start_step=start, end_step=args.end_step)
     for batch in Ring(reader, pieces, num_threads=args.num_threads):
         yield batch_body(batch, run_cursor(run, batch.next_step))

@@ -4,8 +4,9 @@ One scatter read fills what comes before the latents, the latents' own place, an
 after them. Where only some latent frames are wanted, only these and their digests are read.
 """
 
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,18 +15,30 @@ from numpy.typing import NDArray
 
 from wsdata.errors import IntegrityError
 from wsdata.loader.fetch import Fetcher
-from wsdata.shard.format import COLUMNS, decode_actions, decode_audio, verify_frames
+from wsdata.shard.format import Span, decode_actions, decode_audio, verify_frames
 from wsdata.shard.placement import Placement
 from wsdata.shard.quantize import dequantize
 
-_SCALE_BYTES = COLUMNS["scale"][1] or 0
+_MAX_LAYOUTS = 64
 
 
-class Rest(NamedTuple):
-    """What a sample holds besides its latents."""
+class _Layout(NamedTuple):
+    """Where parts lie in samples that are laid out alike, once wanted latents are cut out.
 
-    scale_c: NDArray[np.float32]
-    columns: dict[str, NDArray[Any]]
+    Attributes:
+        start: First byte of the wanted latent frames.
+        size: Bytes of them.
+        sample_id: Of what is left, where the id lies; so is `scale`.
+        is_part: Whether not all frames are wanted.
+        columns: As in the placement, which keeps them alive.
+    """
+
+    start: int
+    size: int
+    sample_id: slice
+    scale: slice
+    is_part: bool
+    columns: Mapping[str, Span]
 
 
 class SampleReader:
@@ -34,47 +47,73 @@ class SampleReader:
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
         self._local = threading.local()
+        self._layouts: dict[tuple[int, int, int], _Layout] = {}
 
     def read(
         self,
         placement: Placement,
         frames: range,
         codes: memoryview,
+        scale: memoryview,
         columns: Sequence[str] = (),
-    ) -> Rest:
-        """Read latent frames of a sample into `codes`, and the rest that is asked for.
+    ) -> dict[str, NDArray[Any]]:
+        """Read latent frames of a sample and its scales into their place.
 
         Args:
             placement: The sample.
             frames: Which of its latent frames.
             codes: Writable bytes, as many as the frames have.
-            columns: ``audio``, ``actions``: read of the whole sample.
+            scale: Writable bytes, 4 for each channel; left alone where no frame is wanted.
+            columns: ``audio``, ``actions``: read of the whole sample, and returned in memory of
+                their own, empty where it has none.
 
         Raises:
             IntegrityError: The bytes are wrong in the store itself; clip, shard and offset named.
             ObjectMissing: The shard is not in the store.
         """
-        num_frames, *frame_shape = placement.latent_shape
-        frame_bytes = int(np.prod(frame_shape))
-        latents = placement.columns["latents"]
-        if latents.length != num_frames * frame_bytes or len(codes) != len(frames) * frame_bytes:
-            raise IntegrityError(
-                f"{placement.words}: {latents.length} bytes of latents, {len(codes)} wanted for "
-                f"{len(frames)} frames of shape {placement.latent_shape}: the index is damaged"
-            )
-        has_columns = any(placement.columns[name].length for name in columns)
-        if len(frames) < num_frames and not has_columns and "frame_xxh3" in placement.columns:
-            scale_c = self._read_frames(placement, frames, codes)
-            if scale_c is not None:
-                return Rest(scale_c, {name: _EMPTY[name] for name in columns})
-        return self._read_whole(placement, frames, codes, columns)
+        layout = self._layout(placement, frames)
+        if len(codes) != layout.size:
+            raise ValueError(f"{len(codes)} bytes for {layout.size} of {len(frames)} frames")
+        is_enough = layout.is_part and not any(layout.columns[name].length for name in columns)
+        if is_enough and self._read_frames(placement, layout, frames, codes, scale):
+            return {name: _EMPTY[name] for name in columns}
+        return self._read_whole(placement, layout, codes, scale, columns)
 
     def latents(self, placement: Placement) -> NDArray[np.float32]:
         """All latents of a sample as float32, shape (t, c, h, w). Raises as `read`."""
         codes_tchw = np.empty(placement.latent_shape, np.uint8)
+        scale_c = np.empty(placement.latent_shape[1], np.float32)
         frames = range(placement.latent_shape[0])
-        rest = self.read(placement, frames, codes_tchw.reshape(-1).data)
-        return dequantize(codes_tchw, rest.scale_c, placement.dtype)
+        self.read(placement, frames, codes_tchw.reshape(-1).data, scale_c.view(np.uint8).data)
+        return dequantize(codes_tchw, scale_c, placement.dtype)
+
+    def _layout(self, placement: Placement, frames: range) -> _Layout:
+        key = (id(placement.columns), frames.start, frames.stop)
+        kept = self._layouts.get(key)
+        if kept is not None and kept.columns is placement.columns:
+            return kept
+        columns, (num_frames, *frame_shape) = placement.columns, placement.latent_shape
+        frame_bytes = math.prod(frame_shape)
+        if columns["latents"].length != num_frames * frame_bytes:
+            raise IntegrityError(
+                f"{placement.words}: {columns['latents'].length} bytes of latents do not make the "
+                f"shape {placement.latent_shape}: the index is damaged"
+            )
+        start = columns["latents"].offset + frames.start * frame_bytes
+        size = len(frames) * frame_bytes
+
+        def left(name: str) -> slice:
+            offset, length = columns[name]
+            offset -= size if offset >= start + size else 0
+            return slice(offset, offset + length)
+
+        layout = _Layout(
+            start, size, left("sample_id"), left("scale"), len(frames) < num_frames, columns
+        )
+        if len(self._layouts) >= _MAX_LAYOUTS:
+            self._layouts.clear()
+        self._layouts[key] = layout
+        return layout
 
     def scratch(self, name: str, num_bytes: int) -> memoryview:
         """Memory of the calling thread, used again at its next call with this name."""
@@ -85,78 +124,80 @@ class SampleReader:
         return kept.data[:num_bytes]
 
     def _read_whole(
-        self, placement: Placement, frames: range, codes: memoryview, columns: Sequence[str]
-    ) -> Rest:
-        latents = placement.columns["latents"]
-        frame_bytes = latents.length // placement.latent_shape[0]
-        start = latents.offset + frames.start * frame_bytes
-        stop = start + len(codes)
-        scratch = self.scratch("rest", placement.length - len(codes))
-        parts = [part for part in (scratch[:start], codes, scratch[start:]) if len(part)]
+        self,
+        placement: Placement,
+        layout: _Layout,
+        codes: memoryview,
+        scale: memoryview,
+        columns: Sequence[str],
+    ) -> dict[str, NDArray[Any]]:
+        rest = self.scratch("rest", placement.length - layout.size)
+        before, after, recorded = rest[: layout.start], rest[layout.start :], placement.xxh3
 
         def is_valid() -> bool:
-            found = xxhash.xxh3_64()
-            for part in parts:
-                found.update(part)
-            return found.hexdigest() == placement.xxh3
-
-        def column(name: str) -> memoryview:
-            offset, length = placement.columns[name]
-            offset -= len(codes) if offset >= stop else 0
-            return scratch[offset : offset + length]
+            found = xxhash.xxh3_64(before)
+            found.update(codes)
+            found.update(after)
+            return found.hexdigest() == recorded
 
         self._fetcher.read_into(
             placement.shard_key,
             placement.offset,
-            parts,
+            [before, codes, after] if layout.size else [rest],
             is_valid=is_valid,
             name=lambda: placement.words,
         )
-        if column("sample_id") != placement.sample_id.encode():
+        if rest[layout.sample_id] != placement.sample_id.encode():
             raise IntegrityError(
-                f"{placement.words}: holds sample {bytes(column('sample_id'))!r}: the index and "
-                "the shard are of different writers"
+                f"{placement.words}: holds sample {bytes(rest[layout.sample_id])!r}: the index "
+                "and the shard are of different writers"
             )
-        found = {
-            name: _decode(name, column(name), placement) if name in placement.columns else None
-            for name in columns
-        }
-        return Rest(
-            np.frombuffer(column("scale"), "<f4").copy(),
-            {name: _EMPTY[name] if array is None else array for name, array in found.items()},
-        )
+        if layout.size:
+            scale[:] = rest[layout.scale]
+        return {name: _decode(name, placement, layout, rest) for name in columns}
 
     def _read_frames(
-        self, placement: Placement, frames: range, codes: memoryview
-    ) -> NDArray[np.float32] | None:
-        """Read some frames by themselves; None where they, or the scales, prove wrong."""
+        self,
+        placement: Placement,
+        layout: _Layout,
+        frames: range,
+        codes: memoryview,
+        scale: memoryview,
+    ) -> bool:
+        """Read some frames by themselves; False where they, or the scales, prove wrong.
+
+        Then the whole sample is read, whose digest tells what is wrong.
+        """
         if not frames:
-            return np.ones(placement.latent_shape[1], np.float32)
-        digests, scale = placement.columns["frame_xxh3"], placement.columns["scale"]
-        latents = placement.columns["latents"]
-        start = latents.offset + frames.start * (len(codes) // len(frames))
-        small = self.scratch("rest", digests.length + _SCALE_BYTES)
-        told, scales = small[: digests.length], small[digests.length :]
+            return True
+        digests = layout.columns["frame_xxh3"]
+        told = self.scratch("rest", digests.length)
         codes_tchw = np.frombuffer(codes, np.uint8).reshape(
             len(frames), *placement.latent_shape[1:]
         )
 
         def is_valid() -> bool:
-            scale_c = np.frombuffer(scales, "<f4")
+            scale_c = np.frombuffer(scale, "<f4")
             return verify_frames(np.frombuffer(told, "<u8"), frames.start, codes_tchw, scale_c)
 
-        self._fetch(placement, scale.offset, [scales], is_valid=lambda: True)
+        self._fetch(placement, layout.columns["scale"].offset, [scale], lambda: True)
         try:
-            if digests.offset + digests.length == start:
-                self._fetch(placement, digests.offset, [told, codes], is_valid=is_valid)
+            if digests.offset + digests.length == layout.start:
+                self._fetch(placement, digests.offset, [told, codes], is_valid)
             else:
-                self._fetch(placement, digests.offset, [told], is_valid=lambda: True)
-                self._fetch(placement, start, [codes], is_valid=is_valid)
+                self._fetch(placement, digests.offset, [told], lambda: True)
+                self._fetch(placement, layout.start, [codes], is_valid)
         except IntegrityError:
-            return None  # the whole sample has a digest of its own: it tells what is wrong
-        return np.frombuffer(scales, "<f4").copy()
+            return False
+        return True
 
-    def _fetch(self, placement: Placement, offset: int, parts: list[memoryview], *, is_valid):  # noqa: ANN001, ANN202
+    def _fetch(
+        self,
+        placement: Placement,
+        offset: int,
+        parts: list[memoryview],
+        is_valid: Callable[[], bool],
+    ) -> None:
         self._fetcher.read_into(
             placement.shard_key,
             placement.offset + offset,
@@ -172,10 +213,12 @@ _EMPTY: dict[str, NDArray[Any]] = {
 }
 
 
-def _decode(name: str, data: memoryview, placement: Placement) -> NDArray[Any] | None:
+def _decode(name: str, placement: Placement, layout: _Layout, rest: memoryview) -> NDArray[Any]:
     """Read a column, in memory of its own."""
+    offset, length = layout.columns[name]
+    data = rest[offset : offset + length]  # both lie before the latents
     if name == "audio":
         array = decode_audio(data)
     else:
         array = decode_actions(data, placement.latent_shape[0])
-    return None if array is None else array.copy()
+    return _EMPTY[name] if array is None else array.copy()
