@@ -151,7 +151,7 @@ class _Race:
 
     def start(self) -> ReadWatch:
         """Send another request."""
-        watch, number = ReadWatch(), len(self.watches)
+        watch, number = ReadWatch(is_racing=True), len(self.watches)
         self.watches.append(watch)
         threading.Thread(
             target=self._run, args=(watch, number), name="wsdata-get", daemon=True

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from wsdata import s3_client, s3_read
+from wsdata.buffers import ReadGivenUp, ReadWatch
 from wsdata.errors import IntegrityError, ObjectMissing, StoreDenied, StoreUnavailable
 from wsdata.loader.cache import NodeCache
 from wsdata.loader.fetch import Fetcher
@@ -187,7 +188,7 @@ def hedged(seconds, **options):
 
 def one(reads, key):
     buffer = memoryview(bytearray(1))
-    reads.read_into(key, 0, [buffer], watch=(watch := s3_read.ReadWatch()))
+    reads.read_into(key, 0, [buffer], watch=(watch := ReadWatch()))
     assert buffer[0] == key
     return watch
 
@@ -220,6 +221,20 @@ def test_a_second_request_that_fails_harms_nobody_and_two_failures_tell_the_firs
     with pytest.raises(ObjectMissing, match="first"):
         one(reads, 3)
     assert won == []
+
+
+def test_once_a_read_is_given_up_nothing_is_written_any_more(tmp_path):
+    store, buffer = FolderStore(tmp_path), memoryview(bytearray(4))
+    store.put("k", DATA)
+    watch = ReadWatch(is_racing=True)
+    watch.give_up()
+    with pytest.raises(ReadGivenUp):
+        store.read_into("k", 0, [buffer], watch=watch)
+    assert bytes(buffer) == bytes(4)
+    reads = HedgedReads(store, Hedging(max_share=1, min_delay_s=0, max_delay_s=0), lambda _: None)
+    for offset in range(50):
+        reads.read_into("k", offset, [buffer], watch=ReadWatch())
+        assert buffer == DATA[offset : offset + 4]
 
 
 def test_folders_are_asked_once_and_buckets_may_be_asked_twice(tmp_path):
