@@ -4,6 +4,8 @@ Hits: `NodeCache.read_into` beside a bare preadv of the same bytes from the same
 beside a file for each range (open, read, close), warm and interleaved. Room: what appending costs
 once the bound is reached, beside a cache of a file for each range that lists and stats them all to
 find the oldest. Eight: processes that read the same ranges in one order; store reads are counted.
+Tail: a double of a store of which some answers take a hundred times as long, with and without
+second requests.
 
     node_cache.py [--folder DIR] [--room-ranges 100000]
 """
@@ -17,7 +19,9 @@ import os
 import random
 import shutil
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +29,7 @@ import xxhash
 
 from wsdata.loader.cache import NodeCache
 from wsdata.loader.fetch import Fetcher
+from wsdata.loader.hedging import Hedging
 from wsdata.store import FolderStore
 
 if TYPE_CHECKING:
@@ -36,6 +41,8 @@ ROOM_BYTES = 4096
 NUM_RANKS = 8
 EIGHT_RANGES = 300
 EIGHT_BYTES = 300_000
+TAIL_READS = 6000
+TAIL_SHARE = 0.015
 
 
 def main() -> None:
@@ -52,6 +59,7 @@ def main() -> None:
             shutil.rmtree(folder / "hits")
         found["room"] = room(folder / "room", args.room_ranges)
         found["eight"] = eight(folder / "eight")
+        found["tail"] = tail(folder / "tail")
     print(json.dumps(found, indent=1))
 
 
@@ -257,6 +265,47 @@ def _rank(folder: Path, barrier: Any, data: bytes) -> None:
             is_valid=lambda wanted=wanted: xxhash.xxh3_64_intdigest(buffer) == wanted,
             name=lambda: "a range",
         )
+
+
+class TailedStore(FolderStore):
+    """Answers in 2 ms, but for 15 in a thousand, which take 200 ms; by a seed."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.num_requests = 0
+        self._random, self._lock = random.Random(4), threading.Lock()  # noqa: S311
+
+    def read_into(self, key: str, offset: int, buffers: Any, *, watch: Any = None) -> None:
+        """As the folder's, after a while; gives up as soon as nobody waits."""
+        with self._lock:
+            self.num_requests += 1
+            until = time.monotonic() + (0.2 if self._random.random() < TAIL_SHARE else 0.002)
+        while (left := until - time.monotonic()) > 0:
+            watch.check()
+            time.sleep(min(left, 0.005))
+        super().read_into(key, offset, buffers, watch=watch)
+
+
+def tail(folder: Path) -> dict[str, Any]:
+    """Percentiles of a store with a tail, without and with second requests, by eight threads."""
+    found: dict[str, Any] = {"reads": TAIL_READS, "slow_share": TAIL_SHARE}
+    for name, hedging in (("once", Hedging(max_share=0)), ("hedged", Hedging())):
+        store = TailedStore(folder)
+        store.put("k", bytes(1 << 16))
+        fetcher = Fetcher(store, hedging=hedging)
+
+        def read(number: int, fetcher: Fetcher = fetcher) -> None:
+            fetcher.read("k", number, 4096, is_valid=lambda _: True, name=lambda: "a range")
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(read, range(TAIL_READS)))
+        report = fetcher.telemetry.report(ring_depth=1)
+        found[name] = {
+            **{f"p{q}_ms": round(1e3 * report[f"fetch_p{q}_s"], 1) for q in (50, 99, 999)},
+            "requests": store.num_requests,
+            "won": report["num_hedges_won"],
+        }
+    return found
 
 
 def _never() -> None:
