@@ -25,12 +25,16 @@ import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wsdata.shard.plan import StepPlan
 
 STEPS = (0, 1_000, 1_000_000, 100_000_000)
 SHARE = 64  # of a batch of 1,024 samples that a rank reads
 PLANNED = 1_000_000_000
 NUM_ASKED = 1000
+NUM_EXCLUDED = 1_000_000
 REPLAYED = 1_000_000
 WRITTEN = 300_000
 
@@ -51,7 +55,10 @@ def timed(into: dict[str, Any], name: str) -> Iterator[None]:
 
 def measure_plan(_: argparse.Namespace) -> dict[str, Any]:
     """Compile a plan of 10^9 samples, and ask it for batches all over."""
+    import numpy as np
+
     from benchmarks.plan_scale_made import BATCH, CountedIndex, compile_plan
+    from wsdata.shard.plan_patch import apply_patch
 
     before = pss_bytes()
     told: dict[str, Any] = {"num_samples": PLANNED, "batch": BATCH}
@@ -61,17 +68,30 @@ def measure_plan(_: argparse.Namespace) -> dict[str, Any]:
     told["num_pools"] = len(plan.pools)
     told["json_bytes"] = len(json.dumps(plan.to_json()))
     told["compile_growth_mb"] = (pss_bytes() - before) / 1e6
-    begun = time.perf_counter()
-    for number in range(NUM_ASKED):  # all over the run, and none twice
-        plan.rows_of(plan.draws(number * 1_999))
-    told["steps_per_s"] = NUM_ASKED / (time.perf_counter() - begun)
+    told["steps_per_s"] = steps_per_s(plan)
     clip = plan.samples(1_000)[0].clip_id
     with timed(told, "where_s"):
         told["num_served"] = len(plan.where(clip))
     with timed(told, "next_steps_s"):
         plan.steps_of_rows(plan.index.rows_of_clip(clip), 0, 5)
     told["growth_mb"] = (pss_bytes() - before) / 1e6
+    # As bad as it can be: no two of the excluded samples stand side by side.
+    names = plan.index.names(np.arange(0, PLANNED, PLANNED // NUM_EXCLUDED, dtype=np.int64))
+    with timed(told, "patch_s"):
+        patched = apply_patch(plan, [sample_id for sample_id, _ in names], 1)
+    patched.draws(1)
+    told["num_excluded"] = NUM_EXCLUDED
+    told["patched_json_mb"] = len(json.dumps(patched.to_json())) / 1e6
+    told["patched_steps_per_s"] = steps_per_s(patched)
     return told
+
+
+def steps_per_s(plan: "StepPlan") -> float:
+    """Ask for the rows of whole batches, all over the run and none twice."""
+    begun = time.perf_counter()
+    for number in range(NUM_ASKED):
+        plan.rows_of(plan.draws(number * 1_999 + 1))
+    return NUM_ASKED / (time.perf_counter() - begun)
 
 
 def measure_rank(args: argparse.Namespace) -> dict[str, Any]:
@@ -136,8 +156,9 @@ def measure_write(_: argparse.Namespace) -> dict[str, Any]:
 
     rows = table_rows(WRITTEN)
     told: dict[str, Any] = {"num_samples": WRITTEN, "rows_mb": pss_bytes() / 1e6}
+    widths = widths_of(rows["sample_id"], rows["transcode_key"])
     with tempfile.TemporaryDirectory() as folder, timed(told, "write_s"):
-        written = write_training_index(FolderStore(Path(folder)), [rows], widths_of(rows))
+        written = write_training_index(FolderStore(Path(folder)), [rows], widths)
     told["samples_per_s"] = WRITTEN / told["write_s"]
     told["bytes_per_sample"] = sum(part.size_bytes for part in written.parts) / WRITTEN
     told["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3

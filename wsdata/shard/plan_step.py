@@ -5,6 +5,7 @@ pointer by which a trainer finds both, to `publish`.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -106,9 +107,16 @@ def run(run: StepRun) -> StepResult:
 
 
 def _write_index(store: BlobStore, rows: pl.DataFrame, manifest: pl.DataFrame) -> Written:
+    widths = widths_of(rows["sample_id"], manifest["transcode_key"])
+    return write_training_index(store, _chunks(rows, manifest), widths)
+
+
+def _chunks(rows: pl.DataFrame, manifest: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Rows with their sources as the index counts them; no more than a bucket is copied."""
     sources = manifest.select("sample_id", *SOURCED)
-    indexed = rows.select(INDEXED).join(sources, on="sample_id", how="left")
-    return write_training_index(store, [sort_rows(indexed)], widths_of(indexed))
+    for bucket in rows["bucket"].unique().sort():
+        own = rows.lazy().filter(pl.col("bucket") == bucket).select(INDEXED)
+        yield sort_rows(own.join(sources.lazy(), on="sample_id", how="left").collect())
 
 
 def _publish(

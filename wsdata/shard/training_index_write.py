@@ -101,12 +101,10 @@ def source_fields(key_width: int) -> list[tuple[str, str]]:
     ]
 
 
-def widths_of(rows: pl.DataFrame) -> Widths:
-    """Find how wide fields must be for some rows."""
-    longest = rows.select(
-        pl.col("sample_id").str.len_bytes().max(), pl.col("transcode_key").str.len_bytes().max()
-    ).row(0)
-    return Widths(*(int(width or 1) for width in longest))
+def widths_of(sample_ids: pl.Series, transcode_keys: pl.Series) -> Widths:
+    """Find how wide fields must be for all ids and keys of a version."""
+    longest = (each.str.len_bytes().max() for each in (sample_ids, transcode_keys))
+    return Widths(*(cast("int", width) or 1 for width in longest))
 
 
 def write_training_index(

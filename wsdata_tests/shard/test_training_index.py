@@ -92,7 +92,10 @@ def frame_of(rows):
 def write(store, rows, *, chunk=1000):
     frame = sort_rows(frame_of(rows))
     return write_training_index(
-        store, frame.iter_slices(chunk), widths_of(frame), rows_per_part=ROWS_PER_PART
+        store,
+        frame.iter_slices(chunk),
+        widths_of(frame["sample_id"], frame["transcode_key"]),
+        rows_per_part=ROWS_PER_PART,
     )
 
 
