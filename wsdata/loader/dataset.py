@@ -25,6 +25,7 @@ from wsdata.loader.caption_reader import CaptionReader
 from wsdata.loader.cursor import resume_run, run_cursor
 from wsdata.loader.fetch import Fetcher
 from wsdata.loader.order import Share, walk
+from wsdata.loader.pixels import Decoder, PixelReader
 from wsdata.loader.prefetch import Ring
 from wsdata.loader.run import Run, Segment, Tokens, bind_run
 from wsdata.loader.sample_reader import SampleReader
@@ -53,6 +54,9 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
     that it resumes at any world size, micro-batch or worker count. `state_dict` is the cursor of
     the last batch that this object delivered.
 
+    With a decoder, ``pixels`` (uint8 RGB, (b, t, h, w, 3)) come instead of latents, of the same
+    samples in the same order; ``frames`` are frames of pixels then. See `loader.pixels`.
+
     Iterate over it directly, or through a DataLoader with ``batch_size=None`` and any
     ``num_workers``: workers take turns, so the order is the same. Then what was delivered is
     known to the training loop alone: save ``batch["cursor"]``, or tell `consumed`.
@@ -75,6 +79,8 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         max_frames: int | None = None,
         sp_rank: int = 0,
         sp_size: int = 1,
+        decoder: Decoder | None = None,
+        transcodes: str | BlobStore | None = None,
         cache_dir: str | Path | None = None,
         cache_bytes: int = DEFAULT_MAX_BYTES,
         num_threads: int = 2,
@@ -100,6 +106,9 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
             max_frames: Latent frames of each sample that are read from its start at most.
             sp_rank: This rank within its sequence-parallel group, in [0, sp_size).
             sp_size: Ranks that share the slots of `rank`, and split each sample's latent frames.
+            decoder: Decode transcodes instead of reading latents, such as
+                `wsdata.media.transcode_frames.transcode_decoder`.
+            transcodes: Where they lie, under ``derived/``; None is `store`.
             cache_dir: Folder of the node's cache, which all ranks of a node may share.
             cache_bytes: Bound of that cache.
             num_threads: Reader threads; 0 reads in the caller's own.
@@ -129,6 +138,7 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
             sp_size=sp_size,
         )
         self._store = _open(store)
+        self._decoder, self._transcodes = decoder, _open(transcodes or self._store)
         self._versions: list[OpenVersion] = []
         declared = [Segment(version=version, seed=seed)] if version is not None else segments or ()
         self._run = bind_run(declared, self._open_segment)
@@ -264,6 +274,10 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         if os.getpid() != self._process:  # a DataLoader's worker: locks are not its own
             self._process, self.telemetry = os.getpid(), Telemetry()
         fetcher = Fetcher(self._store, self.cache, self.telemetry)
+        pixels = None
+        if self._decoder is not None:
+            media = Fetcher(self._transcodes, self.cache, self.telemetry)
+            pixels = PixelReader(media, self._decoder)
         memory: Memory = PinnedMemory() if self._pin_memory else SlabPool(self._depth + 2)
         reader = BatchReader(
             self._run,
@@ -273,6 +287,7 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
             view=self._view,
             memory=memory,
             unpatched=self._unpatched,
+            pixels=pixels,
         )
         return Ring(
             reader,
@@ -307,7 +322,7 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
 
     def _to_torch(self, batch: Batch) -> dict[str, Any]:
         body = batch_body(batch, run_cursor(self._run, batch.next_step))
-        for name in ("latents", "scales"):
+        for name in ("latents", "scales", "pixels"):
             if name in body:
                 body[name] = as_tensor(body[name])
         for name in self._view.columns:
