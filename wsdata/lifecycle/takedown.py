@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 
 from wsdata import tables
@@ -23,6 +22,7 @@ from wsdata.lifecycle.tombstone import Criteria, copies, named_assets, twins_of
 from wsdata.lifecycle.versions import all_versions, base_of, left_out, next_version
 from wsdata.orders import FactInput, Step, StepResult, StepRun
 from wsdata.records import Fact
+from wsdata.shard.plan_atoms import SampleTable
 from wsdata.shard.publish import dataset_key
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def use_in(ledger: Ledger, store: BlobStore, version: str, clips: list[str]) -> 
     used = index.filter(
         pl.col("clip_id").is_in(clips) & ~pl.col("sample_id").is_in(left_out(ledger, version))
     )
-    steps = _steps_of(ledger, store, version, used["clip_id"].unique().sort().to_list())
+    steps = _steps_of(ledger, store, version, index, used["clip_id"].unique().to_list())
     return {
         "version": version,
         "samples": used.height,
@@ -172,12 +172,14 @@ def use_in(ledger: Ledger, store: BlobStore, version: str, clips: list[str]) -> 
     }
 
 
-def _steps_of(ledger: Ledger, store: BlobStore, version: str, clips: list[str]) -> set[int]:
+def _steps_of(
+    ledger: Ledger, store: BlobStore, version: str, index: pl.DataFrame, clips: list[str]
+) -> set[int]:
     """Steps that serve any of the clips; none where the version has no plan yet."""
     if not clips or store.size(dataset_key(version)) is None:
         return set()
     plan = load_plan(ledger, store, version)
-    rows = np.concatenate([plan.index.rows_of_clip(clip) for clip in clips])
+    rows = SampleTable(index).rows_of_clips(clips)
     return {served.step for served in plan.where_rows(rows, until_step=plan.num_steps)}
 
 

@@ -90,7 +90,11 @@ class SampleTable:
 
     def rows_of_clip(self, clip_id: str) -> I64:
         """Return the rows of a clip's samples, ascending; none where it is unknown."""
-        return (self.frame["clip_id"] == clip_id).arg_true().to_numpy().astype(np.int64)
+        return self.rows_of_clips([clip_id])
+
+    def rows_of_clips(self, clip_ids: Sequence[str]) -> I64:
+        """Return the rows of the samples of any of some clips, ascending."""
+        return self.frame["clip_id"].is_in(list(clip_ids)).arg_true().to_numpy().astype(np.int64)
 
     def rows_of_samples(self, sample_ids: Sequence[str]) -> I64:
         """Return the row of each sample, in the order asked for; -1 where it is unknown."""
