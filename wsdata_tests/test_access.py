@@ -150,7 +150,7 @@ def test_policies_are_printed(moto, tmp_path, capsys):
 
 OBJECTS = {
     "store": ("raw/1", "derived/1", "training/1", "tables/1", "orders/1", "progress/1", "reports/1",
-              "inbox/served/1"),
+              "inbox/served/1", "inbox/telemetry/1"),
     "vault": ("raw/1", "sidecars/1"),
     "landing": ("licensed.a.20261101.001/_READY",),
 }  # fmt: skip
@@ -165,7 +165,7 @@ MAY_WRITE = {
                  "vault": OBJECTS["vault"]},
     "decode": {"store": ("derived/1", "training/1", "tables/1", "progress/1", "reports/1")},
     "vault": {"store": ("tables/1", "progress/1", "reports/1")},
-    "trainer": {"store": ("inbox/served/1",)},
+    "trainer": {"store": ("inbox/served/1", "inbox/telemetry/1")},
 }  # fmt: skip
 MAY_DELETE = {"pipeline": {"store": OBJECTS["store"], "landing": OBJECTS["landing"]}}
 

@@ -5,7 +5,9 @@ and `prefetch`, which know no torch.
 """
 
 import dataclasses
+import functools
 import os
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,21 +23,23 @@ from wsdata.ids import parse_version
 from wsdata.loader.batch_reader import BatchReader, Skipped, tokens_of
 from wsdata.loader.batches import Batch, View, batch_body
 from wsdata.loader.cache import DEFAULT_MAX_BYTES, NodeCache
+from wsdata.loader.cached_store import CachedStore
 from wsdata.loader.caption_reader import CaptionReader
 from wsdata.loader.cursor import resume_run, run_cursor
 from wsdata.loader.fetch import Fetcher
 from wsdata.loader.order import Share, walk
 from wsdata.loader.pixels import Decoder, PixelReader
 from wsdata.loader.prefetch import Ring
+from wsdata.loader.reports import Reporter, Reports
 from wsdata.loader.run import Run, Segment, Tokens, bind_run
 from wsdata.loader.sample_reader import SampleReader
+from wsdata.loader.served import check_run_name
 from wsdata.loader.slabs import Memory, SlabPool
-from wsdata.loader.telemetry import Telemetry, report_served
+from wsdata.loader.telemetry import Telemetry
 from wsdata.loader.version import OpenVersion, open_version
 from wsdata.shard.plan import StepPlan
 from wsdata.store import BlobStore, open_store
 
-REPORT_EVERY = 100  # steps
 MAX_SKIPPED_KEPT = 1000
 
 
@@ -49,6 +53,10 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
     see `wsdata.loader.dequantize`. ``frames`` says which latent frames these are: [start, stop,
     of how many]; ``micro`` which micro-batch of the step: [number, count]. ``audio`` and
     ``actions`` are lists of tensors, where asked for.
+
+    ``segment`` is the number of the run's segment, ``version`` its dataset version,
+    ``tokenizer_version`` and ``latent_dtype`` what its latents were made by: they change where a
+    segment begins alone.
 
     ``cursor`` is where to resume once the batch is done with: JSON, knowing nothing of ranks, so
     that it resumes at any world size, micro-batch or worker count. `state_dict` is the cursor of
@@ -114,7 +122,8 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
             num_threads: Reader threads; 0 reads in the caller's own.
             prefetch_depth: Batches read ahead.
             pin_memory: Put latents into page-locked memory; needs a GPU.
-            report_to: Where rank 0 reports served ranges of steps; see `telemetry`.
+            report_to: Where served steps are told by rank 0, and its telemetry by every rank; see
+                `reports`.
             run: Name of the training run, for those reports.
 
         Raises:
@@ -127,6 +136,7 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
             raise ValueError(f"start_step {start_step}, num_steps {num_steps}: expected >= 0")
         if report_to is not None and not run:
             raise ValueError("report_to needs run: the name under which served steps are kept")
+        self._name = check_run_name(run) if run else ""
         if (version is None) == (segments is None):
             raise ValueError("expected either version or segments")
         self._share = Share(rank=rank, world_size=world_size, micro_batch=micro_batch)
@@ -138,6 +148,8 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
             sp_size=sp_size,
         )
         self._store = _open(store)
+        self.cache = NodeCache(Path(cache_dir), cache_bytes) if cache_dir is not None else None
+        self._small = CachedStore(self._store, self.cache)
         self._decoder, self._transcodes = decoder, _open(transcodes or self._store)
         self._versions: list[OpenVersion] = []
         declared = [Segment(version=version, seed=seed)] if version is not None else segments or ()
@@ -148,16 +160,15 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         self._end_step = self._run.end_step if num_steps is None else start_step + num_steps
         self._num_threads, self._depth = num_threads, prefetch_depth
         self._pin_memory = pin_memory
-        is_reporter = rank == 0 and sp_rank == 0
-        self._report_to = _open(report_to) if report_to is not None and is_reporter else None
-        self._name = run
+        self._report_to = _open(report_to) if report_to is not None else None
+        self._resumed_step: int | None = None
+        self._consumed: Reports | None = None
         self._unpatched: dict[int, StepPlan] = {}
         self._swaps: list[int] = []  # the step that each swap takes effect at
         self._skipped: deque[Skipped] = deque(maxlen=MAX_SKIPPED_KEPT)
         self._num_skipped = 0
         self._process = os.getpid()
         self.telemetry = Telemetry()
-        self.cache = NodeCache(Path(cache_dir), cache_bytes) if cache_dir is not None else None
 
     @property
     def plan(self) -> StepPlan:
@@ -180,22 +191,25 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
 
     def _deliver(self, share: Share) -> Iterator[dict[str, Any]]:
         ring = self._ring(share)
-        num_swaps, first = len(self._swaps), self._next_step
+        num_swaps, reports = len(self._swaps), self._reports()
         try:
             while True:
                 if len(self._swaps) > num_swaps:
                     self._replace(ring, share, min(self._swaps[num_swaps:]))
                     num_swaps = len(self._swaps)
+                    if reports is not None:
+                        reports.swap(self._run)
                 batch = next(ring, None)
                 if batch is None:
                     return
                 self._next_step, self._is_step_begun = batch.next_step, not batch.piece.is_last
-                if self._next_step - first >= REPORT_EVERY:
-                    first = self._report(first)
+                if reports is not None and batch.piece.is_last:
+                    reports.delivered(batch.step)
                 yield self._to_torch(batch)
         finally:
             ring.close()
-            self._report(first)
+            if reports is not None:
+                reports.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Where to resume: the step after the last one delivered, and whose run it is.
@@ -211,12 +225,22 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
             CursorError: The state is another run's.
         """
         self._next_step, self._is_step_begun = resume_run(self._run, state), False
+        self._resumed_step, self._consumed = self._next_step, None
 
     def consumed(self, batch: Mapping[str, Any]) -> None:
         """Say that a batch was delivered, where DataLoader workers read them: for `state_dict`."""
         number, count = batch["micro"]
         self._next_step = batch["cursor"]["step"]
         self._is_step_begun = number < count - 1
+        if self._consumed is None and (reports := self._reports()) is not None:
+            self._consumed = reports
+            weakref.finalize(self, reports.close)  # nobody says which batch was the last one
+        if self._consumed is not None and not self._is_step_begun:
+            self._consumed.delivered(batch["step"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A DataLoader's worker reports nothing: it does not know what was delivered."""
+        return {**self.__dict__, "_consumed": None, "_report_to": None}
 
     def swap_to(self, version: str) -> None:
         """Go on with a patched version, from the patch's first step on.
@@ -245,7 +269,7 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         run, opened = self._run, dict[int, OpenVersion]()
         for number in numbers:
             seed = run.segments[number].plan.seed
-            opened[number] = open_version(self._store, version, seed=seed)
+            opened[number] = open_version(self._small, version, seed=seed)
             run = run.replaced(number, version, opened[number].plan)
         undelivered = self._next_step + self._is_step_begun
         resume_run(run, run_cursor(self._run, undelivered))
@@ -255,17 +279,17 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
             self._versions[number] = opened[number]
         self._run = run
         self._swaps.append(max(first, undelivered))
+        if self._consumed is not None:
+            self._consumed.swap(run)
 
     def telemetry_report(self, step_s: float | None = None) -> dict[str, Any]:
         """Fetch times, stalls, cache hits, slots that a swap changed; see `Telemetry.report`."""
         body = self.telemetry.report(ring_depth=self._depth, step_s=step_s)
-        if self.cache is not None:
-            body |= {"cache_hits": self.cache.num_hits, "cache_misses": self.cache.num_misses}
         skipped = [slot._asdict() for slot in self._skipped]
         return body | {"num_skipped": self._num_skipped, "skipped": skipped}
 
     def _open_segment(self, segment: Segment) -> tuple[StepPlan, Tokens]:
-        opened = open_version(self._store, segment.version, seed=segment.seed)
+        opened = open_version(self._small, segment.version, seed=segment.seed)
         self._versions.append(opened)
         return opened.plan, tokens_of(opened)
 
@@ -282,8 +306,9 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         reader = BatchReader(
             self._run,
             self._versions,
+            share=share,
             samples=SampleReader(fetcher),
-            captions=CaptionReader(self._store),
+            captions=CaptionReader(self._small),
             view=self._view,
             memory=memory,
             unpatched=self._unpatched,
@@ -307,21 +332,29 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         ring.replace(ring.reader.replaced(self._run, self._versions, self._unpatched), pieces,
                      from_step)  # fmt: skip
 
-    def _report(self, first: int) -> int:
-        if self._report_to is not None and self._next_step > first:
-            located = self._run.locate(first)
-            report_served(
-                self._report_to,
-                run=self._name,
-                version=located.segment.version,
-                plan_id=located.segment.plan.plan_id,
-                first_step=first,
-                end_step=self._next_step,
-            )
-        return self._next_step
+    def _reports(self) -> Reports | None:
+        """Reports of an attempt that begins now."""
+        if self._report_to is None:
+            return None
+        reporter = Reporter(
+            store=self._report_to,
+            name=self._name,
+            rank=self._share.rank * self._view.sp_size + self._view.sp_rank,
+            world_size=self._share.world_size,
+            telemetry=functools.partial(self.telemetry.report, ring_depth=self._depth),
+            session=self.telemetry.session,
+        )
+        return Reports(reporter, self._run, resumed_step=self._resumed_step)
 
     def _to_torch(self, batch: Batch) -> dict[str, Any]:
+        segment = self._run.segments[batch.piece.segment]
         body = batch_body(batch, run_cursor(self._run, batch.next_step))
+        body |= {
+            "segment": batch.piece.segment,
+            "version": segment.version,
+            "tokenizer_version": segment.tokens.tokenizer_version,
+            "latent_dtype": segment.tokens.dtype,
+        }
         for name in ("latents", "scales", "pixels"):
             if name in body:
                 body[name] = as_tensor(body[name])

@@ -12,9 +12,9 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 from wsdata.digest import canonical_json
 from wsdata.errors import StoreError
@@ -23,6 +23,9 @@ from wsdata.loader.run import Run, Stretch
 from wsdata.store import BlobStore
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 PREFIX = "inbox/served/"
 FORMAT = "served-2"
@@ -213,7 +216,7 @@ class ServedLog:
         if self._putting is not None and (waits or self._putting.done()):
             self._collect(self._putting, patience_s)
         if self._waiting and self._putting is None:
-            putting = self._putting = self._thread.submit(_put_all, self._store, self._waiting)
+            putting = self._putting = submit(self._thread, _put_all, self._store, self._waiting)
             self._waiting = []
             if waits:
                 self._collect(putting, patience_s)
@@ -225,6 +228,18 @@ class ServedLog:
             log.warning("run %s: the inbox in %s is slow", self._name, self._store.address)
             return
         self._putting = None
+
+
+def submit(
+    thread: ThreadPoolExecutor, call: Callable[P, T], *args: P.args, **named: P.kwargs
+) -> Future[T]:
+    """Call something in a thread; here, where the interpreter ends and starts none any more."""
+    try:
+        return thread.submit(call, *args, **named)
+    except RuntimeError:
+        done: Future[T] = Future()
+        done.set_result(call(*args, **named))
+        return done
 
 
 def _put_all(store: BlobStore, reports: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:

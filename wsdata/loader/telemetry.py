@@ -1,4 +1,4 @@
-"""What a rank tells about itself: fetch times, cache hits, stalls; and which steps were served.
+"""What a rank tells about itself: fetch times, cache hits, stalls.
 
 Times are for people and alarms; none of them reaches a batch. The memory is the same however long
 a run is. A report is JSON; reports of many ranks add up exactly (`merge`), are put into the inbox
@@ -15,7 +15,6 @@ from wsdata.digest import canonical_json
 from wsdata.loader.histogram import PER_OCTAVE, Histogram, upper_s
 from wsdata.store import BlobStore
 
-INBOX_PREFIX = "inbox/served/"
 TELEMETRY_PREFIX = "inbox/telemetry/"
 FORMAT = "telemetry-1"
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
@@ -220,21 +219,5 @@ def export(
     """
     key = f"{TELEMETRY_PREFIX}{run}/rank-{rank:05d}-{session}-{step:012d}.json"
     body = {**report, "run": run, "rank": rank, "session": session, "step": step}
-    store.put(key, canonical_json(body).encode())
-    return key
-
-
-def report_served(
-    store: BlobStore, *, run: str, version: str, plan_id: str, first_step: int, end_step: int
-) -> str:
-    """Append a served range of steps [first_step, end_step) to the inbox; return its key."""
-    body = {
-        "run": run,
-        "version": version,
-        "plan_id": plan_id,
-        "first_step": first_step,
-        "end_step": end_step,
-    }
-    key = f"{INBOX_PREFIX}{run}/{first_step:012d}-{end_step:012d}.json"
     store.put(key, canonical_json(body).encode())
     return key

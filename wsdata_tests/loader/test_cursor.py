@@ -1,54 +1,75 @@
-"""Cursors: small JSON, taken by the plan that wrote it and refused by any other."""
+"""Cursors: small JSON, taken exactly where what was delivered before is the same."""
 
+import itertools
 import json
 
 import pytest
 
 from wsdata.errors import CursorError
-from wsdata.loader.cursor import make_cursor, resume_step
-from wsdata.shard.plan import StepPlan
+from wsdata.loader.cursor import resume_run, run_cursor
+from wsdata.loader.run import Segment, single_run
 from wsdata.shard.plan_patch import apply_patch
-from wsdata_tests.shard.plan_support import BUCKETS, frame, make_phase, make_rows
+from wsdata_tests.loader.run_support import OLD, A, B, C, bind, samples, small_plans, some
 
 
-@pytest.fixture(scope="module")
-def plan():
-    return StepPlan.compile(
-        frame(make_rows({("video", BUCKETS[1], "T0"): 12})),
-        seed=1,
-        phases=[make_phase()],
-        streams={"video": {}},
-        samples={"global_batch": 4},
-    )
+def test_cursor_is_a_few_hundred_bytes_and_resumes_at_every_step():
+    run = bind(A, B, C)
+    for step in range(40):
+        cursor = json.loads(json.dumps(run_cursor(run, step)))
+        assert resume_run(run, cursor) == step
+        assert len(json.dumps(cursor)) < 300
 
 
-def test_cursor_is_a_few_hundred_bytes_of_json(plan):
-    cursor = json.loads(json.dumps(make_cursor(plan, 48_210)))
-    assert resume_step(plan, cursor) == 48_210
-    assert len(json.dumps(cursor)) < 300
+def test_cursor_is_taken_exactly_where_what_was_delivered_is_the_same():
+    """Every pair of runs, at every step: taken if and only if the samples so far are the same."""
+    runs = [
+        bind(Segment(version="v3")),
+        bind(A, B),
+        bind(A, B, C),
+        bind(A, Segment(version="v4", seed=8)),
+        bind(Segment(version="v3", seed=2)),
+        bind(Segment(version="v3", end_step=12), Segment(version="v4", seed=7)),
+    ]
+    steps = range(1, 25)
+    tales = [[samples(run, step) for step in steps] for run in runs]
+    for (mine, told), (other, others) in itertools.product(zip(runs, tales, strict=True), repeat=2):
+        first = samples(mine, 0) == samples(other, 0)
+        for step in steps:
+            cursor = run_cursor(mine, step)
+            if first and told[: step - 1] == others[: step - 1]:
+                assert resume_run(other, cursor) == step
+            else:
+                with pytest.raises(CursorError):
+                    resume_run(other, cursor)
 
 
-def test_cursor_of_another_plan_is_refused(plan):
-    with pytest.raises(CursorError, match="belongs to plan"):
-        resume_step(plan.replaced(seed=2), make_cursor(plan, 3))
+def test_a_single_version_becomes_a_run_by_appending():
+    alone = single_run("v3", small_plans()["v3"], OLD)
+    assert resume_run(bind(A, B), run_cursor(alone, 10)) == 10
+    assert resume_run(bind(A, B), run_cursor(alone, 4)) == 4
+    with pytest.raises(CursorError, match=r"version 'v3' there, 'v4' here"):
+        resume_run(bind(A, B), run_cursor(alone, 11))
+    with pytest.raises(CursorError, match="past the run's end at 25"):
+        resume_run(bind(A, B), run_cursor(bind(A, B, C), 26))
 
 
-def test_a_patch_that_begins_later_is_taken_and_one_that_rewrites_the_past_is_not(plan):
-    patched = apply_patch(plan, plan.index.frame["sample_id"].head(2), 10)
-    assert resume_step(patched, make_cursor(plan, 10)) == 10
-    with pytest.raises(CursorError, match="has passed step 10"):
-        resume_step(patched, make_cursor(plan, 11))
-    again = apply_patch(patched, plan.index.frame["sample_id"].tail(1), 20)
-    assert resume_step(again, make_cursor(patched, 20)) == 20
-    other = apply_patch(plan, plan.index.frame["sample_id"].tail(1), 10)
-    with pytest.raises(CursorError, match="belongs to plan"):
-        resume_step(again, make_cursor(other, 15))
-    with pytest.raises(CursorError, match="belongs to plan"):
-        resume_step(plan, make_cursor(patched, 5))  # the patch is not to be forgotten
+def test_patches_after_the_cursor_are_taken_and_those_that_rewrite_are_not():
+    plan = small_plans()["v3"]
+    patched = apply_patch(plan, some(plan, 2), 8)
+    before, after = bind(A, B), bind(Segment(version="v3.1", end_step=10), B, v3=patched)
+    assert resume_run(after, run_cursor(before, 8)) == 8
+    with pytest.raises(CursorError, match="has passed step 8 of v3"):
+        resume_run(after, run_cursor(before, 9))
+    with pytest.raises(CursorError, match="earlier segments or their patches"):
+        resume_run(after, run_cursor(before, 12))
+    with pytest.raises(CursorError, match="lacks one or has another"):
+        resume_run(before, run_cursor(after, 5))  # the patch is not to be forgotten
+    late = apply_patch(plan, some(plan, 2), 10)  # after the segment's last step
+    assert resume_run(bind(A, B, v3=late), run_cursor(before, 12)) == 12
 
 
-@pytest.mark.parametrize("broken", [{}, {"format_version": 2}, {"step": -1}, {"step": "3"}])
-def test_what_is_no_cursor_is_refused(plan, broken):
-    good = make_cursor(plan, 3)
+@pytest.mark.parametrize("broken", [{}, {"format_version": 1}, {"step": -1}, {"step": "3"}])
+def test_what_is_no_cursor_is_refused(broken):
+    run = bind(A, B)
     with pytest.raises(CursorError, match=r"as PlanDataset\.state_dict\(\) writes it"):
-        resume_step(plan, {**good, **broken} if broken else {})
+        resume_run(run, {**run_cursor(run, 3), **broken} if broken else {})

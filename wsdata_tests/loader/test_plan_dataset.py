@@ -9,6 +9,8 @@ from torch.utils.data import DataLoader
 
 from wsdata.errors import CatalogError, CursorError, IntegrityError, PlanError
 from wsdata.loader.dataset import PlanDataset
+from wsdata.loader.rank_reports import parse_rank_report
+from wsdata.loader.served import Range, parse_report
 from wsdata.loader.version import open_version
 from wsdata.shard.plan_patch import apply_patch
 from wsdata.shard.plan_step import plan_key
@@ -268,14 +270,14 @@ def test_served_ranges_are_reported_by_rank_zero_alone(version, tmp_path):
     for rank in (1, 0):
         list(dataset(store, rank=rank, world_size=2, num_steps=7, report_to=inbox, run="r1"))
     (key,) = [key for key, _ in inbox.list("inbox/served/")]
-    body = json.loads(inbox.get(key))
-    assert (body["run"], body["version"], body["first_step"], body["end_step"]) == (
-        "r1",
-        "v1",
-        0,
-        7,
-    )
-    assert body["plan_id"] == dataset(store).plan.plan_id
+    told = parse_report(inbox.get(key))
+    assert (told.run, told.world_size, told.resumed_step) == ("r1", 2, None)
+    assert told.ranges == (Range(0, 7, "v1", dataset(store).plan.plan_id, 11, 0, 0),)
+    ranks = [parse_rank_report(inbox.get(key)) for key, _ in inbox.list("inbox/telemetry/")]
+    assert [(each["rank"], each["step"], each["num_batches"]) for each in ranks] == [
+        (0, 7, 7),
+        (1, 7, 7),
+    ]
 
 
 def test_telemetry_counts_what_was_read(version, tmp_path):
@@ -284,7 +286,7 @@ def test_telemetry_counts_what_was_read(version, tmp_path):
     list(one)
     report = one.telemetry_report(step_s=60.0)
     assert report["num_batches"] == 10
-    assert report["num_samples"] == 40 == report["cache_hits"] + report["cache_misses"]
+    assert report["num_samples"] == 40 == report["num_cache_hits"] + report["num_cache_misses"]
     assert 0 < report["fetch_p50_s"] <= report["fetch_p99_s"] <= report["fetch_p999_s"]
     assert report["is_too_slow"] is False
 

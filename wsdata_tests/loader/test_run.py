@@ -1,88 +1,30 @@
-"""Runs of segments: which plan serves which step, what is refused, where a run may resume."""
+"""Runs of segments: which plan serves which step, and what is refused."""
 
 import itertools
 import json
 
 import pytest
 
-from wsdata.errors import CursorError, PlanError
-from wsdata.loader.cursor import resume_run, run_cursor
-from wsdata.loader.run import (
-    Segment,
-    Tokens,
-    bind_run,
-    changes_at,
-    one_tokens,
-    parse_run,
-    read_run,
-    settle_segments,
-    single_run,
-)
-from wsdata.shard.plan import StepPlan
+from wsdata.errors import PlanError
+from wsdata.loader.run import Segment, changes_at, one_tokens, parse_run, read_run, settle_segments
 from wsdata.shard.plan_patch import apply_patch
-from wsdata_tests.shard.plan_support import BUCKETS, frame, make_phase, make_rows
-
-OLD, NEW = Tokens("wan-1", "fp8"), Tokens("wan-2", "fp8")
-A, B, C = (
-    Segment(version="v3", end_step=10),
-    Segment(version="v4", seed=7, end_step=25),
-    Segment(version="v5", plan_step=0),
-)
+from wsdata_tests.loader.run_support import NEW, OLD, A, B, C, bind, samples, small_plans, some
 
 
-def compile_plan(num_samples, *, batch=4, steps=40):
-    return StepPlan.compile(
-        frame(make_rows({("video", BUCKETS[1], "T0"): num_samples})),
-        seed=1,
-        phases=[make_phase(steps=steps)],
-        streams={"video": {}},
-        samples={"global_batch": batch},
-    )
-
-
-@pytest.fixture(scope="module")
-def plans():
-    return {"v3": compile_plan(12), "v4": compile_plan(16, batch=6), "v5": compile_plan(24)}
-
-
-@pytest.fixture(scope="module")
-def bind(plans):
-    """Bind segments over some plans, those of `plans` where not told otherwise."""
-
-    def bound(*segments, **others):
-        def open_segment(segment):
-            plan = (plans | others)[segment.version.split(".")[0]]
-            plan = plan if segment.seed is None else plan.replaced(seed=segment.seed)
-            return plan, OLD if segment.version.startswith("v3") else NEW
-
-        return bind_run(segments, open_segment)
-
-    return bound
-
-
-def samples(run, step):
-    _, segment, plan_step = run.locate(step)
-    return [each.sample_id for each in segment.plan.samples(plan_step)]
-
-
-def some(plan, count):
-    return [each.sample_id for each in plan.samples(0)[:count]]
-
-
-def test_each_step_belongs_to_the_plan_and_seed_that_were_declared(plans, bind):
+def test_each_step_belongs_to_the_plan_and_seed_that_were_declared():
     run = bind(A, B, C)
     assert [run.locate(step)[0] for step in (0, 9, 10, 24, 25, 400)] == [0, 0, 1, 1, 2, 2]
-    assert samples(run, 9) == [each.sample_id for each in plans["v3"].samples(9)]
-    seeded = plans["v4"].replaced(seed=7)
+    assert samples(run, 9) == [each.sample_id for each in small_plans()["v3"].samples(9)]
+    seeded = small_plans()["v4"].replaced(seed=7)
     assert samples(run, 10) == [each.sample_id for each in seeded.samples(10)]
-    assert samples(run, 27) == [each.sample_id for each in plans["v5"].samples(2)]
+    assert samples(run, 27) == [each.sample_id for each in small_plans()["v5"].samples(2)]
     assert run.is_open
     assert run.end_step == 25 + 40
     assert changes_at(run) == {10: (OLD, NEW)}
     assert "steps 10..25: v4 seed 7 from plan step 10 (wan-2, fp8)" in run.told()
 
 
-def test_stretches_join_to_the_steps_asked_for_whatever_is_asked(bind):
+def test_stretches_join_to_the_steps_asked_for_whatever_is_asked():
     run = bind(A, B, C)
     for first, end in itertools.combinations(range(0, 32, 3), 2):
         parts = list(run.stretches(first, end))
@@ -95,7 +37,7 @@ def test_stretches_join_to_the_steps_asked_for_whatever_is_asked(bind):
             }
 
 
-def test_closed_run_ends_and_says_so(bind):
+def test_closed_run_ends_and_says_so():
     run = bind(A, B)
     assert (run.end_step, run.is_open) == (25, False)
     with pytest.raises(PlanError, match=r"step 25 is none of the run's.*append a segment"):
@@ -120,7 +62,7 @@ def test_gaps_overlaps_and_empty_segments_are_refused(segments, match):
         settle_segments(segments)
 
 
-def test_world_sizes_are_those_that_divide_every_segments_batches(bind):
+def test_world_sizes_are_those_that_divide_every_segments_batches():
     run = bind(A, B, C)
     assert run.world_sizes() == [1, 2]
     run.check_world(rank=1, world_size=2)
@@ -137,9 +79,9 @@ def test_two_tokenizers_or_dtypes_never_meet_in_one_segment():
             one_tokens("v3", kinds)
 
 
-def test_a_declared_plan_is_the_one_that_is_opened(plans, bind):
-    patched = apply_patch(plans["v3"], some(plans["v3"], 1), 5)
-    for plan_id in (plans["v3"].plan_id, patched.plan_id, plans["v3"].plan_id[:12]):
+def test_a_declared_plan_is_the_one_that_is_opened():
+    patched = apply_patch(small_plans()["v3"], some(small_plans()["v3"], 1), 5)
+    for plan_id in (small_plans()["v3"].plan_id, patched.plan_id, small_plans()["v3"].plan_id[:12]):
         bind(Segment(version="v3.1", plan_id=plan_id), v3=patched)
     with pytest.raises(PlanError, match="its samples would be others"):
         bind(Segment(version="v3", plan_id=patched.plan_id))
@@ -168,71 +110,12 @@ def test_runs_are_declared_in_json_toml_or_code(tmp_path):
         read_run(tmp_path / "run.yaml")
 
 
-# cursors -------------------------------------------------------------------------------------
-
-
-def test_cursor_is_a_few_hundred_bytes_and_resumes_at_every_step(bind):
-    run = bind(A, B, C)
-    for step in range(40):
-        cursor = json.loads(json.dumps(run_cursor(run, step)))
-        assert resume_run(run, cursor) == step
-        assert len(json.dumps(cursor)) < 300
-
-
-def test_cursor_is_taken_exactly_where_what_was_delivered_is_the_same(plans, bind):
-    """Every pair of runs, at every step: taken if and only if the samples so far are the same."""
-    runs = [
-        bind(Segment(version="v3")),
-        bind(A, B),
-        bind(A, B, C),
-        bind(A, Segment(version="v4", seed=8)),
-        bind(Segment(version="v3", seed=2)),
-        bind(Segment(version="v3", end_step=12), Segment(version="v4", seed=7)),
-    ]
-    steps = range(1, 25)
-    tales = [[samples(run, step) for step in steps] for run in runs]
-    for (mine, told), (other, others) in itertools.product(zip(runs, tales, strict=True), repeat=2):
-        first = samples(mine, 0) == samples(other, 0)
-        for step in steps:
-            cursor = run_cursor(mine, step)
-            if first and told[: step - 1] == others[: step - 1]:
-                assert resume_run(other, cursor) == step
-            else:
-                with pytest.raises(CursorError):
-                    resume_run(other, cursor)
-
-
-def test_a_single_version_becomes_a_run_by_appending(plans, bind):
-    alone = single_run("v3", plans["v3"], OLD)
-    assert resume_run(bind(A, B), run_cursor(alone, 10)) == 10
-    assert resume_run(bind(A, B), run_cursor(alone, 4)) == 4
-    with pytest.raises(CursorError, match=r"version 'v3' there, 'v4' here"):
-        resume_run(bind(A, B), run_cursor(alone, 11))
-    with pytest.raises(CursorError, match="past the run's end at 25"):
-        resume_run(bind(A, B), run_cursor(bind(A, B, C), 26))
-
-
-def test_patches_after_the_cursor_are_taken_and_those_that_rewrite_are_not(plans, bind):
-    plan = plans["v3"]
-    patched = apply_patch(plan, some(plan, 2), 8)
-    before, after = bind(A, B), bind(Segment(version="v3.1", end_step=10), B, v3=patched)
-    assert resume_run(after, run_cursor(before, 8)) == 8
-    with pytest.raises(CursorError, match="has passed step 8 of v3"):
-        resume_run(after, run_cursor(before, 9))
-    with pytest.raises(CursorError, match="earlier segments or their patches"):
-        resume_run(after, run_cursor(before, 12))
-    with pytest.raises(CursorError, match="lacks one or has another"):
-        resume_run(before, run_cursor(after, 5))  # the patch is not to be forgotten
-    late = apply_patch(plan, some(plan, 2), 10)  # after the segment's last step
-    assert resume_run(bind(A, B, v3=late), run_cursor(before, 12)) == 12
-
-
-def test_only_a_patch_of_the_same_plan_takes_a_segments_place(plans, bind):
+def test_only_a_patch_of_the_same_plan_takes_a_segments_place():
     run = bind(A, B)
-    patched = apply_patch(plans["v3"], sorted(samples(run, 9))[:2], 8)
+    patched = apply_patch(small_plans()["v3"], sorted(samples(run, 9))[:2], 8)
     swapped = run.replaced(0, "v3.1", patched)
     assert swapped.run_id == run.run_id
     assert samples(swapped, 9) != samples(run, 9)
     assert samples(swapped, 7) == samples(run, 7)
     with pytest.raises(PlanError, match="only a patch of the same version"):
-        run.replaced(0, "v4", plans["v4"])
+        run.replaced(0, "v4", small_plans()["v4"])
