@@ -8,6 +8,7 @@ missing or out of reach is an error that says for whom it was wanted.
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from wsdata.buffers import ReadWatch, num_bytes
 from wsdata.errors import (
@@ -74,23 +75,39 @@ class Fetcher:
             StoreDenied: This identity may not read it.
             StoreError: It cannot be read.
         """
+        self.read_parts(key, [(offset, buffers)], is_valid=is_valid, name=name)
+
+    def read_parts(
+        self,
+        key: str,
+        parts: Sequence[tuple[int, Sequence[memoryview]]],
+        *,
+        is_valid: Callable[[], bool],
+        name: Callable[[], str],
+    ) -> None:
+        """Fill buffers from several places of an object, as (offset, buffers), checked together.
+
+        Kept in the cache as one; of a bucket, the parts are asked for at once. See `read_into`.
+        """
         began = time.monotonic()
-        wanted = num_bytes(buffers)
+        wanted = sum([num_bytes(buffers) for _, buffers in parts])
         watch = ReadWatch()
         try:
-            is_hit, is_right = self._read(key, offset, buffers, is_valid, watch)
+            is_hit, is_right = self._read(key, parts, is_valid, watch)
             is_reread = not is_right
             if is_reread:
                 watch.num_retries += 1
-                self._reads.read_into(key, offset, buffers, watch=watch)
+                self._fill(key, parts, watch)
                 if not is_valid():
                     raise IntegrityError(
-                        f"{name()}: {wanted} bytes of {key} at {offset} are not those that were "
-                        f"recorded, read twice from {self.store.address}: delete the object, and "
-                        "copy it anew (`wsdata dataset sync`) or run `wsdata run` to make it again"
+                        f"{name()}: {wanted} bytes of {key} at {parts[0][0]} are not those that "
+                        f"were recorded, read twice from {self.store.address}: delete the object, "
+                        "and copy it anew (`wsdata dataset sync`) or run `wsdata run` to make it "
+                        "again"
                     )
         except StoreError as error:
-            raise self._told(error, key, offset + wanted, name) from error
+            end = max(offset + num_bytes(buffers) for offset, buffers in parts)
+            raise self._told(error, key, end, name) from error
         self.telemetry.fetched(
             time.monotonic() - began,
             wanted,
@@ -116,23 +133,46 @@ class Fetcher:
     def _read(
         self,
         key: str,
-        offset: int,
-        buffers: Sequence[memoryview],
+        parts: Sequence[tuple[int, Sequence[memoryview]]],
         is_valid: Callable[[], bool],
         watch: ReadWatch,
     ) -> tuple[bool | None, bool]:
         """Read once; return whether the cache had it (None without one), and if it is right."""
         if self.cache is None:
-            self._reads.read_into(key, offset, buffers, watch=watch)
+            self._fill(key, parts, watch)
             return None, is_valid()
+        offset, buffers = parts[0]
+        if len(parts) > 1:
+            key_of_parts = "".join([f"\0{at}+{num_bytes(some)}" for at, some in parts])
+            buffers = [buffer for _, some in parts for buffer in some]
+        else:
+            key_of_parts = ""
         outcome = self.cache.read_into(
-            key,
+            key + key_of_parts,
             offset,
             buffers,
-            fill=lambda: self._reads.read_into(key, offset, buffers, watch=watch),
+            fill=lambda: self._fill(key, parts, watch),
             is_valid=is_valid,
         )
         return outcome is Outcome.HIT, outcome is not Outcome.WRONG
+
+    def _fill(
+        self, key: str, parts: Sequence[tuple[int, Sequence[memoryview]]], watch: ReadWatch
+    ) -> None:
+        """Read all parts from the store; at once where each waits for an answer of its own."""
+        if len(parts) == 1 or not self._reads.is_remote:
+            for offset, buffers in parts:
+                self._reads.read_into(key, offset, buffers, watch=watch)
+            return
+        watches = [ReadWatch() for _ in parts]
+        with ThreadPoolExecutor(len(parts), thread_name_prefix="wsdata-parts") as pool:
+            reads = [
+                pool.submit(self._reads.read_into, key, offset, buffers, watch=each)
+                for (offset, buffers), each in zip(parts, watches, strict=True)
+            ]
+        watch.num_retries += sum(each.num_retries for each in watches)
+        for read in reads:
+            read.result()
 
     def _told(
         self, error: StoreError, key: str, end: int, name: Callable[[], str]

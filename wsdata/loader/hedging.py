@@ -52,7 +52,11 @@ class Hedging:
 
 def default_hedging(store: BlobStore) -> Hedging:
     """Second requests for a bucket; none for a folder, whose disk would only have more to do."""
-    return Hedging() if store.address.startswith("s3://") else Hedging(max_share=0)
+    return Hedging() if _is_remote(store) else Hedging(max_share=0)
+
+
+def _is_remote(store: BlobStore) -> bool:
+    return store.address.startswith("s3://")
 
 
 class HedgedReads:
@@ -62,11 +66,15 @@ class HedgedReads:
         store: Where from.
         hedging: When.
         on_hedge: Told of each second request once it is known whether it won.
+
+    Attributes:
+        is_remote: Whether reads wait for answers rather than for a disk.
     """
 
     def __init__(
         self, store: BlobStore, hedging: Hedging, on_hedge: Callable[[bool], None]
     ) -> None:
+        self.is_remote = _is_remote(store)
         self._store = store
         self._hedging = hedging
         self._on_hedge = on_hedge

@@ -6,7 +6,7 @@ after them. Where only some latent frames are wanted, only these and their diges
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -180,31 +180,18 @@ class SampleReader:
             scale_c = np.frombuffer(scale, "<f4")
             return verify_frames(np.frombuffer(told, "<u8"), frames.start, codes_tchw, scale_c)
 
-        self._fetch(placement, layout.columns["scale"].offset, [scale], lambda: True)
+        start = placement.offset
+        parts = [(start + digests.offset, [told]), (start + layout.start, [codes])]
+        if digests.offset + digests.length == layout.start:
+            parts = [(start + digests.offset, [told, codes])]
+        parts.append((start + layout.columns["scale"].offset, [scale]))
         try:
-            if digests.offset + digests.length == layout.start:
-                self._fetch(placement, digests.offset, [told, codes], is_valid)
-            else:
-                self._fetch(placement, digests.offset, [told], lambda: True)
-                self._fetch(placement, layout.start, [codes], is_valid)
+            self._fetcher.read_parts(
+                placement.shard_key, parts, is_valid=is_valid, name=lambda: placement.words
+            )
         except IntegrityError:
             return False
         return True
-
-    def _fetch(
-        self,
-        placement: Placement,
-        offset: int,
-        parts: list[memoryview],
-        is_valid: Callable[[], bool],
-    ) -> None:
-        self._fetcher.read_into(
-            placement.shard_key,
-            placement.offset + offset,
-            parts,
-            is_valid=is_valid,
-            name=lambda: placement.words,
-        )
 
 
 _EMPTY: dict[str, NDArray[Any]] = {

@@ -270,6 +270,37 @@ def test_l5_wrong_bytes_are_read_once_more_and_then_named(tmp_path, with_cache):
         assert (report["num_cache_hits"], report["num_cache_misses"]) == (1, 2)
 
 
+def parts_read(fetcher, places):
+    """Read parts of `k`, as (offset, length), checked together."""
+    wanted = [DATA[offset : offset + length] for offset, length in places]
+    buffers = [memoryview(bytearray(length)) for _, length in places]
+    fetcher.read_parts(
+        "k",
+        [(offset, [buffer]) for (offset, _), buffer in zip(places, buffers, strict=True)],
+        is_valid=lambda: buffers == wanted,
+        name=lambda: "clip c7",
+    )
+    return buffers == wanted
+
+
+def test_parts_are_read_at_once_from_a_bucket_and_kept_as_one(proxied, tmp_path):
+    script, store = proxied
+    places = [(50, 100), (700_000, 3), (5, 20)]
+    fetcher = Fetcher(store, NodeCache(tmp_path), hedging=NO_HEDGING)
+    for _ in range(2):
+        assert parts_read(fetcher, places)
+    assert parts_read(fetcher, places[:2])
+    asked = [each.removeprefix("bytes=").split("-")[0] for each in script.ranges]
+    assert sorted(asked[:3]) == ["5", "50", "700000"]
+    assert sorted(asked[3:]) == ["50", "700000"], "other parts are another entry"
+    report = telling(fetcher)
+    assert (report["num_samples"], report["num_cache_hits"]) == (3, 1)
+    script.faults = ["cut_body", "unavailable"]
+    assert parts_read(Fetcher(store, hedging=NO_HEDGING), places)
+    with pytest.raises(IntegrityError, match=r"clip c7.*ends before"):
+        parts_read(Fetcher(store), [(0, 10), (len(DATA) - 5, 5), (len(DATA) - 1, 10)])
+
+
 def test_bytes_that_are_wrong_once_are_read_again(tmp_path):
     store = FolderStore(tmp_path)
     store.put("k", DATA)
