@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from wsdata.cli.exports import holding_lines
 from wsdata.cli.main import Answer
 from wsdata.cli.opened import Opened, open_deployment, table
 from wsdata.deployment import parse_eval_list
@@ -117,4 +118,5 @@ def _lines(each: dict[str, Any]) -> list[str]:
         told = use_lines(use["served"], by_version=False)
         lines += [f"    {line}" for line in told or ["no run has told that it was served it"]]
         lines += [f"    not known: {each}" for each in use["served_unknown"]]
+    lines += holding_lines(each["exports"])
     return [*lines, *(f"  to do: {step}" for step in each["to_do"])]

@@ -77,13 +77,14 @@ def exposures(states: Sequence[dict[str, Any]], uses_of: Callable[[str], Uses]) 
 
     Args:
         states: What `listed_states` gives.
-        uses_of: Asset id -> ``twins``, ``clips`` and ``versions`` that hold them, as a takedown
-            that is only tried reports them.
+        uses_of: Asset id -> ``twins``, ``clips``, and ``versions`` and ``exports`` that hold them,
+            as a takedown that is only tried reports them.
 
     Returns:
         Per asset that is exposed or taken down: all that its state says, and ``twins``, ``clips``,
         ``versions`` (``version, samples, shards``, ``first_step, num_steps`` of its plan, and
-        ``served`` and ``served_unknown`` of training runs) that hold any, and ``to_do``.
+        ``served`` and ``served_unknown`` of training runs) and ``exports`` that hold any, and
+        ``to_do``.
     """
     found: list[dict[str, Any]] = []
     for state in states:
@@ -97,13 +98,14 @@ def exposures(states: Sequence[dict[str, Any]], uses_of: Callable[[str], Uses]) 
                 "twins": uses["twins"],
                 "clips": uses["clips"],
                 "versions": versions,
-                "to_do": _to_do(state, versions),
+                "exports": uses["exports"],
+                "to_do": _to_do(state, versions, uses["exports"]),
             }
         )
     return found
 
 
-def _to_do(state: dict[str, Any], versions: list[Uses]) -> list[str]:
+def _to_do(state: dict[str, Any], versions: list[Uses], exports: list[Uses]) -> list[str]:
     asset_id, sets = state["asset_id"], ", ".join(state["sets"]) or "the eval list"
     steps: list[str] = []
     if state["state"] == "exposed":
@@ -111,6 +113,11 @@ def _to_do(state: dict[str, Any], versions: list[Uses]) -> list[str]:
     if versions:
         names = ", ".join(use["version"] for use in versions)
         steps.append(f"cut a new dataset version: {names} hold it, and their pins keep it")
+    steps += [
+        f"delete the export in {each['address']} of {each['host']}, with its copies; then wsdata "
+        f"dataset exports --gone {each['export_id']} --reason ..."
+        for each in exports
+    ]
     runs = sorted({served["run"] for use in versions for served in use["served"]})
     if runs:
         steps.append(f"report no score for {sets} of models of these runs: {', '.join(runs)}")

@@ -35,8 +35,12 @@ def listed(home, tmp_path, *names):
 def test_a_late_listing_tells_where_it_was_used_and_what_to_do(home, ask, tmp_path, capsys):
     listed(home, tmp_path, "film", "sealed")
     capsys.readouterr()
+    out = str(tmp_path / "out")
+    made = ask("dataset", "export", "v1", "--format", "mds", "--out", out)
     data = ask("vault", "exposure", code=1)
     (film,) = data["exposed"]
+    assert [each["export_id"] for each in film["exports"]] == [made["export_id"]]
+    assert any(step.startswith(f"delete the export in file://{out}") for step in film["to_do"])
     assert (film["asset_id"], film["state"], film["sets"]) == (
         asset_id("film"), "exposed", ["films"]
     )  # fmt: skip
