@@ -10,7 +10,7 @@ COLUMNS = {
     "why": pl.String,
 }  # fmt: skip
 _TOLD = ("tier", "stream", "bucket", "source_tier", "license_id", "domain", "cluster",
-         "transcode_version", "audio_key", "weight", "crop_x", "crop_y")  # fmt: skip
+         "transcode_version", "audio_key", "actions_key", "weight", "crop_x", "crop_y")  # fmt: skip
 
 
 def diff_manifests(
