@@ -20,6 +20,7 @@ from wsdata.catalog.objects import read_object
 from wsdata.catalog.schema import COMMITS, FACTS, OBJECTS
 from wsdata.errors import WsdataError
 from wsdata.ids import parse_drop_key, parse_version
+from wsdata.observability.run_metrics import RunMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +52,7 @@ class CatalogMetrics:
 
     def __init__(self, ledger: Ledger, store: BlobStore, *, max_reads: int = MAX_READS) -> None:
         self._ledger = ledger
+        self._runs = RunMetrics(ledger, store)
         self._kills = _KillRates(ledger, store, max_reads)
         self._seen_seq = 0
         self._commits: dict[tuple[str, str], int] = defaultdict(int)
@@ -65,6 +67,7 @@ class CatalogMetrics:
             "facts": lambda: self._unless_idle("facts", self._facts),
             "versions": lambda: self._unless_idle("versions", self._versions),
             "kill_rates": self._kills.collect,
+            "training_runs": lambda: self._unless_idle("training_runs", self._runs.collect),
         }
 
     def _unless_idle(self, name: str, collect: Callable[[], list[Metric]]) -> list[Metric]:

@@ -17,6 +17,7 @@ from wsdata.observability.killrates import STEP as KILL_RATES
 from wsdata.observability.worker_metrics import serving
 from wsdata.store import FolderStore
 from wsdata_tests.lifecycle import fabricated
+from wsdata_tests.lifecycle.trained import train
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "helm" / "dashboards" / "wsdata.json"
@@ -49,6 +50,7 @@ def exposed(tmp_path_factory):
     home = fabricated.fabricate(folder / "home")
     for drop in (fabricated.A, fabricated.B):
         home.run_step(KILL_RATES, drop)
+    train(home, (0, 20), (10, 60))
     defs = dg.Definitions(assets=[clips], asset_checks=[whole])
     with dg.instance_for_test() as instance:
         instance.add_dynamic_partitions("drops", ["a"])

@@ -24,6 +24,7 @@ from wsdata.s3_client import S3Bucket, parse_s3_address
 from wsdata.s3_store import S3Store
 from wsdata.store import FolderStore
 from wsdata_tests.lifecycle.fabricated import A, B
+from wsdata_tests.lifecycle.trained import train
 from wsdata_tests.observability.scraped import samples
 from wsdata_tests.ports import free_port
 
@@ -331,3 +332,18 @@ def test_very_many_sources_give_few_series_and_lose_no_clip(home, monkeypatch):
     assert sum(assets.values()) == total
     seen = {k[2]: v for k, v in found.items() if k[0] == "wsdata_filter_seen_clips"}
     assert seen == {"s5": 1, "s4": 1, "s3": 1, metrics.OTHER: 3}
+
+
+def test_a_training_run_is_told_by_what_it_was_served_and_how_it_kept_up(home):
+    train(home, (0, 20), (10, 47), run="fast")
+    train(home, (0, 9), (30, 60), run="slow", fetch_s=5.0)
+    told = collected(CatalogMetrics(home.ledger, home.store))
+    assert told["wsdata_run_steps", "fast", "kept"] == 47
+    assert told["wsdata_run_steps", "fast", "replayed"] == 10
+    assert told["wsdata_run_steps", "slow", "unknown"] == 21
+    assert told["wsdata_run_end_step", "slow"] == 60
+    assert told["wsdata_run_ranks", "fast", "too_slow"] == 0
+    assert told["wsdata_run_ranks", "slow", "too_slow"] == 1
+    assert told["wsdata_run_fetch_seconds", "0.999", "slow"] == pytest.approx(5.0, rel=0.1)
+    assert told["wsdata_run_cache_hit_share", "fast"] == 28 / 37  # of its last attempt
+    assert told["wsdata_run_order_off", "fast"] == 0
