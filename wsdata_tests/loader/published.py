@@ -73,6 +73,14 @@ def latents_of(sample_id, shape):
     return dequantize(quantized.codes_tchw, quantized.scale_c, "fp8")
 
 
+def columns_of(sample_id, shape):
+    """Sound and actions of a sample that has them."""
+    rng = np.random.default_rng(len(sample_id) + int(sha256_bytes(sample_id.encode())[:6], 16))
+    num_frames = 4 * (shape[0] - 1) + 1
+    audio = rng.integers(-999, 999, num_frames * 667).astype(np.int16)
+    return audio, rng.normal(size=(num_frames, 3)).astype(np.float32)
+
+
 def _quantized(sample_id, shape):
     seed = int(sha256_bytes(sample_id.encode())[:8], 16)
     return quantize(np.random.default_rng(seed).normal(size=shape).astype(np.float32), "fp8")
@@ -111,9 +119,13 @@ def publish(store, version="v1", *, params=PARAMS, rows=None, lost=0):
 
 def _place(store, rows):
     def read(sample_id):
-        quantized = _quantized(sample_id, rows[sample_id]["shape"])
+        row = rows[sample_id]
+        quantized = _quantized(sample_id, row["shape"])
+        audio, actions = (
+            columns_of(sample_id, row["shape"]) if row.get("has_columns") else (None,) * 2
+        )
         return encode_sample(
-            Sample(sample_id, rows[sample_id]["clip_id"], "fp8", "noise-1", *quantized)
+            Sample(sample_id, row["clip_id"], "fp8", "noise-1", *quantized, audio, actions)
         )
 
     shard = write_shard(store, sorted(rows), read, max_bytes=1 << 20)
@@ -123,7 +135,11 @@ def _place(store, rows):
     store.put(key, data)
     return [
         {
-            **{name: value for name, value in rows[entry["sample_id"]].items() if name != "shape"},
+            **{
+                name: value
+                for name, value in rows[entry["sample_id"]].items()
+                if name not in ("shape", "has_columns")
+            },
             **{name: value for name, value in entry.items() if name != "sample_id"},
             "tokenizer_version": "noise-1",
             "latent_dtype": "fp8",

@@ -1,9 +1,13 @@
 """What a training host must install: the loader brings in no orchestrator and no codec."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import wsdata.loader
 
 FORBIDDEN = ("dagster", "av", "cv2", "scenedetect", "vllm", "faiss", "onnxruntime", "boto3")
 
@@ -21,3 +25,13 @@ def test_import_brings_in_neither_dagster_nor_media_libraries(module, also_forbi
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_torch_is_imported_by_two_modules_alone():
+    folder = Path(wsdata.loader.__file__).parent
+    importing = {
+        path.stem
+        for path in folder.glob("*.py")
+        if re.search(r"^\s*(import|from) torch", path.read_text(), re.MULTILINE)
+    }
+    assert importing == {"dataset", "dequantize"}
