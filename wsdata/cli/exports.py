@@ -29,7 +29,7 @@ def export(args: argparse.Namespace) -> Answer:
     started_s = time.monotonic()
     done = export_version(
         opened.ledger, opened.store, args.version, Path(args.out), options,
-        num_threads=args.threads, progress=_progress(),
+        num_threads=args.threads, is_linked=args.link, progress=_progress(),
     )  # fmt: skip
     whole = f", {done.num_whole_shards} of them whole shards" if options.format == "mds" else ""
     lines = [

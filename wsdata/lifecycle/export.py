@@ -35,6 +35,7 @@ from wsdata.shard.export_mds import (
 from wsdata.shard.export_tar import write_tar
 from wsdata.shard.packs import captions_of, read_pack
 from wsdata.shard.publish import read_dataset
+from wsdata.store import FolderStore
 
 if TYPE_CHECKING:
     import polars as pl
@@ -81,6 +82,7 @@ def export_version(
     options: ExportOptions,
     *,
     num_threads: int = 8,
+    is_linked: bool = False,
     progress: Progress | None = None,
 ) -> ExportResult:
     """Export a dataset version; one that was killed is gone on with, a finished one checked.
@@ -92,6 +94,8 @@ def export_version(
         folder: Where to: new, empty, or of this very export.
         options: How.
         num_threads: Samples read at once, at least 1.
+        is_linked: Let whole shards be the store's own files, where it is a folder of the same
+            disk: they take no space, and nobody may write into them.
         progress: Told how far it is, in the caller's own thread.
 
     Raises:
@@ -112,6 +116,7 @@ def export_version(
     with ExportFolder(root, spec) as out:
         state_export(ledger, export_id, body)
         writer = _Writer(store, out, options, words, choice, num_threads, progress)
+        writer.is_linked = is_linked
         try:
             records = writer.write_all()
         finally:
@@ -212,6 +217,7 @@ class _Writer:
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="wsdata-export")
         self._choice, self._progress = choice, progress
         self._done = self._bytes = 0
+        self.is_linked = False
 
     def close(self) -> None:
         """End the reading threads."""
@@ -263,14 +269,15 @@ class _Writer:
 
     def _copy_shard(self, plan: FilePlan, path: Path) -> str:
         placement = plan.items[0].placement
-        size = self._store.fetch(placement.shard_key, path)
+        if not (self.is_linked and _link(self._store, placement.shard_key, path)):
+            self._store.fetch(placement.shard_key, path)
         if (found := _sha256(path)) != placement.shard:
             raise IntegrityError(
                 f"shard {placement.shard_key} has digest {found[:12]}, not the one in its name: "
                 "delete it, run `wsdata run`, and export again"
             )
         with path.open("rb") as file:
-            head = read_head(file, size)
+            head = read_head(file, path.stat().st_size)
         check_same(head, (item.placement for item in plan.items), placement.shard_key)
         return placement.shard
 
@@ -318,6 +325,17 @@ class _Writer:
         captions = self._words.of(item.placement)
         channels = self._choice.channels.get(item.placement.sample_id, "")
         return Exported(item.placement, item.served, data.result(), captions, channels)
+
+
+def _link(store: BlobStore, key: str, path: Path) -> bool:
+    """Let a new file be a folder store's own, and say whether that could be done."""
+    if not isinstance(store, FolderStore):
+        return False
+    try:
+        path.hardlink_to(store.path_of(key))
+    except OSError:  # another disk, or one that knows no links: it is copied instead
+        return False
+    return True
 
 
 def _sha256(path: Path) -> str:

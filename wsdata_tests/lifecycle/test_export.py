@@ -92,6 +92,20 @@ def test_whole_shards_leave_as_they_are_with_captions_beside_them(home, tmp_path
     assert all(line["captions"].keys() == {"dense", "short"} for line in beside)
 
 
+def test_linked_shards_are_the_stores_own_files_with_the_same_bytes(home, tmp_path):
+    export(home, tmp_path / "copied", "mds")
+    options = ExportOptions(format="mds")
+    for _ in range(2):
+        out = tmp_path / "linked"
+        export_version(home.ledger, home.store, "v1", out, options, is_linked=True)
+    assert everything(tmp_path / "linked") == everything(tmp_path / "copied")
+    path = tmp_path / "linked" / FOLDER / "shard.00000.mds"
+    (key,) = home.rows("dataset_index", "v1")["shard_key"].unique()
+    assert path.samefile(home.store.path_of(key))
+    copied = tmp_path / "copied" / FOLDER / "shard.00000.mds"
+    assert not copied.samefile(home.store.path_of(key))
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_in_the_plans_order_a_reader_meets_what_training_is_served(home, tmp_path, format):  # noqa: A002
     export(home, tmp_path / "out", format, order="plan", steps=(3, 13), max_bytes=20_000)
