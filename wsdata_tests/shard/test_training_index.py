@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 
 import numpy as np
 import polars as pl
@@ -249,6 +250,24 @@ def test_memory_of_blocks_is_bounded_and_threads_agree(home):
     index.placements([599, 599, 598])
     index.placements([599])
     assert len(reads) <= before + 2  # digests and the block, once
+
+
+def test_a_slow_store_is_asked_for_several_blocks_at_once(home):
+    store, written = home
+    asking, together = [], []
+
+    def read(key, offset, length):
+        asking.append(offset)
+        together.append(len(asking))
+        time.sleep(0.01)
+        asking.remove(offset)
+        return store.get_range(key, offset, length)
+
+    index = TrainingIndex(read_root(store, written.key, written.sha256), read)
+    rows = [*range(599, -1, -7), 3, 3]
+    assert index.placements(rows) == open_written(store, written).placements(rows)
+    assert max(together) > 1
+    assert not [t for t in threading.enumerate() if t.name.startswith("ThreadPoolExecutor")]
 
 
 def test_another_root_or_format_is_refused(home, tmp_path):
