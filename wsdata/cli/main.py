@@ -123,7 +123,7 @@ def _add_exports(datasets, add) -> None:  # noqa: ANN001
     export.add_argument("--max-bytes", type=int, metavar="N", help="where a file is full")
     export.add_argument("--threads", type=int, default=8, metavar="N", help="samples at once")
     export.add_argument("--link", action="store_true",
-                        help="whole shards as links to the store: write nothing to them")  # fmt: skip
+                        help="whole shards as links into the store, for reading only")  # fmt: skip
     check = add(datasets, "export-check", "exports:export_check", "read an export back")
     check.add_argument("folder")
     listing = add(datasets, "exports", "exports:exports", "where bytes were exported to")
