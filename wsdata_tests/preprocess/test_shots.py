@@ -83,7 +83,8 @@ def _shot(seed, count, pace=0):
     import cv2
 
     spots = np.random.default_rng(seed).uniform(0, 255, (90, 160)).astype(np.float32)
-    soft = cv2.normalize(cv2.GaussianBlur(spots, (0, 0), 5), None, 30, 220, cv2.NORM_MINMAX)
+    soft = cv2.GaussianBlur(spots, (0, 0), 5)
+    soft = 30 + 190 * (soft - soft.min()) / np.ptp(soft)
     scene = np.repeat(soft[..., None], 3, axis=2)
     return [np.roll(scene, pace * index, axis=1) for index in range(count)]
 
