@@ -22,6 +22,7 @@ def export(args: argparse.Namespace) -> Answer:
         format=args.format,
         order=args.order,
         steps=_steps(args.steps),
+        seed=args.seed,
         bucket=args.bucket,
         max_bytes=args.max_bytes,
     )

@@ -120,6 +120,7 @@ def _add_exports(datasets, add) -> None:  # noqa: ANN001
     export.add_argument("--order", choices=("shard", "plan"), default="shard",
                         help="every sample once, or as training is served them")  # fmt: skip
     export.add_argument("--steps", metavar="A:B", help="half-open; of the plan's order")
+    export.add_argument("--seed", type=int, help="of a run with another order than the plan's")
     export.add_argument("--max-bytes", type=int, metavar="N", help="where a file is full")
     export.add_argument("--threads", type=int, default=8, metavar="N", help="samples at once")
     export.add_argument("--link", action="store_true",

@@ -156,7 +156,7 @@ def _spec(store: BlobStore, version: str, options: ExportOptions, choice: Choice
 
 
 def _fact(spec: dict[str, Any], choice: Choice, root: Path) -> dict[str, Any]:
-    names = ("version", "format", "order", "bucket", "steps")
+    names = ("version", "format", "order", "bucket", "steps", "seed")
     return {
         **{name: spec[name] for name in names},
         "steps": None if spec["steps"] is None else list(spec["steps"]),

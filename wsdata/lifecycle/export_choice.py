@@ -50,6 +50,7 @@ class ExportOptions:
         format: mds or webdataset.
         order: shard or plan.
         steps: Half-open range of steps; of the plan's order alone, which needs it.
+        seed: Of a run that has another order than the plan's own; of the plan's order alone.
         bucket: "<rung>/<width>x<height>/<frames>": this one alone.
         max_bytes: Where a file is full. None: of MDS in the shards' order one file for each
             shard, else `DEFAULT_MAX_BYTES`.
@@ -61,6 +62,7 @@ class ExportOptions:
     format: str
     order: str = "shard"
     steps: tuple[int, int] | None = None
+    seed: int | None = None
     bucket: str | None = None
     max_bytes: int | None = None
 
@@ -72,6 +74,8 @@ class ExportOptions:
             )
         if (self.steps is not None) != (self.order == "plan"):
             raise ValueError("--order plan needs --steps A:B, and --steps needs --order plan")
+        if self.seed is not None and self.order != "plan":
+            raise ValueError("--seed needs --order plan: the shards' order has none")
         if self.steps is not None and not 0 <= self.steps[0] < self.steps[1]:
             raise ValueError(f"steps {self.steps[0]}:{self.steps[1]}: expected 0 <= A < B")
         if self.max_bytes is not None and not 0 < self.max_bytes <= MAX_FILE_BYTES:
@@ -132,7 +136,7 @@ def choose(
         known = ", ".join(index["bucket"].unique().sort())
         raise CatalogError(f"{version} has no bucket {options.bucket!r}: it has {known}")
     if options.steps is not None:
-        opened = open_version(store, version)
+        opened = open_version(store, version, seed=options.seed)
         order = _PlanOrder(opened, options, captions_of)
         order.refuse(set(patched), "the patch leaves out")
         order.refuse(set(withheld), "a takedown or safety list withholds")

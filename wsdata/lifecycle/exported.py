@@ -84,6 +84,8 @@ def _held(ledger: Ledger, store: BlobStore, body: dict[str, Any], clips: list[st
         return samples
     first, end = body["steps"]
     plan = load_plan(ledger, store, body["version"])
+    if body["seed"] is not None:
+        plan = plan.replaced(seed=body["seed"])
     rows = np.concatenate([plan.index.rows_of_clip(clip) for clip in mine["clip_id"].unique()])
     served = plan.where_rows(rows, from_step=first, until_step=end)
     steps = {each.step for each in served}

@@ -112,6 +112,10 @@ def test_in_the_plans_order_a_reader_meets_what_training_is_served(home, tmp_pat
     assert len(list((tmp_path / "out").rglob("shard.*"))) > 1
     batches = list(PlanDataset(version="v1", store=home.store, start_step=3, num_steps=10))
     assert exported_ids(tmp_path / "out") == [i for batch in batches for i in batch["sample_ids"]]
+    export(home, tmp_path / "seeded", format, order="plan", steps=(3, 5), seed=99)
+    other = PlanDataset(version="v1", store=home.store, start_step=3, num_steps=2, seed=99)
+    served = [sample for batch in other for sample in batch["sample_ids"]]
+    assert exported_ids(tmp_path / "seeded") == served
     if format == "mds":
         return  # which columns are added is MosaicML's reader's to say: test_export_peers
     samples = read_tars(tmp_path / "out")
@@ -146,7 +150,7 @@ def test_what_a_patch_leaves_out_never_leaves(home, tmp_path, format):  # noqa: 
 def test_a_takedown_keeps_back_its_samples_and_tells_who_holds_them(home, tmp_path):
     export(home, tmp_path / "before", "mds")
     export(home, tmp_path / "steps", order="plan", steps=(0, 12))
-    export(home, tmp_path / "few", order="plan", steps=(0, 1))
+    export(home, tmp_path / "few", order="plan", steps=(0, 1), seed=99)
     asked = Criteria(assets=(asset_id("film"),))
     report = request_takedown(home.ledger, home.store, asked, reason="asked")
     index = home.rows("dataset_index", "v1")
@@ -270,6 +274,7 @@ def test_damaged_bytes_of_the_store_never_leave(home, tmp_path, format):  # noqa
         {"order": "plan", "steps": (3, 3)},
         {"max_bytes": 0},
         {"order": "hash"},
+        {"seed": 3},
         {"format": "csv"},
     ],
 )
