@@ -5,15 +5,13 @@ with an encoding made without the loader. Nothing here decodes media: that is do
 `shard.latent_check`, in its own process.
 """
 
-import itertools
+import dataclasses
 import json
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +20,7 @@ from wsdata.deployment import Deployment
 from wsdata.digest import canonical_json, digest
 from wsdata.errors import StepFailed
 from wsdata.loader.fetch import Fetcher
+from wsdata.loader.proof_ranks import MAX_WAIT_S, Ask, Line, Ranks
 from wsdata.loader.ranks import world_sizes
 from wsdata.loader.realised import off_lags, trait_autocorrelation
 from wsdata.loader.sample_reader import SampleReader
@@ -30,16 +29,17 @@ from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe
 from wsdata.shard.plan_atoms import sort_rows
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 NUM_STEPS = 50
 KILL_STEP = 17
 NUM_WORLDS = 3
 MAX_ENCODED = 8  # samples encoded again, of as many buckets as there are
 MAX_MIXING_STEPS = 2000
-MAX_WAIT_S = 900.0
-_POLL_S = 0.02
-_MAX_NAMED = 5
+SP_SIZE = 2
+NUM_PART_STEPS = 20  # read as stored, and by sequence-parallel groups
 
-Line = dict[str, Any]
 Check = tuple[str, bool, dict[str, Any]]
 
 
@@ -79,7 +79,7 @@ def run(run: StepRun) -> StepResult:
     worlds = world_sizes(opened.plan.batch_sizes)[:NUM_WORLDS]
     checks: list[Check] = []
     with tempfile.TemporaryDirectory(prefix="wsdata-proof-") as folder:
-        ranks = _Ranks(run.store.address, run.order.partition, Path(folder))
+        ranks = Ranks(run.store.address, run.order.partition, Path(folder))
         stages: list[Callable[[], list[Check]]] = [
             lambda: _check_worlds(opened, ranks, worlds),
             lambda: _check_resumption(opened, ranks, worlds),
@@ -100,74 +100,6 @@ def run(run: StepRun) -> StepResult:
     )
 
 
-class _Ranks:
-    """Starts sets of ranks as processes, and reads what they wrote."""
-
-    def __init__(self, store: str, version: str, folder: Path) -> None:
-        self._store, self._version, self._folder = store, version, folder
-        self._count = itertools.count()
-
-    def read(
-        self, world_size: int, *, cursors: Sequence[Path] = (), is_torch: bool = False
-    ) -> list[list[Line]]:
-        """Let all ranks run to the end; return each one's lines."""
-        extra = ["--torch"] if is_torch else []
-        outs = self._outs(world_size)
-        processes = [
-            self._start(rank, outs, [*extra, *_cursor_args(cursors, rank)])
-            for rank in range(world_size)
-        ]
-        try:
-            for rank, process in enumerate(processes):
-                _, told = process.communicate(timeout=MAX_WAIT_S)
-                if process.returncode:
-                    raise StepFailed(_quote(rank, world_size, process.returncode, told))
-        finally:
-            _kill(processes)
-        return [_read_lines(out) for out in outs]
-
-    def kill_at(self, world_size: int, step: int) -> list[Path]:
-        """Start ranks, SIGKILL them once all have delivered a step; return their cursors."""
-        outs = self._outs(world_size)
-        cursors = [out.with_suffix(".cursor") for out in outs]
-        hold = ["--hold-after", str(step)]
-        processes = [
-            self._start(rank, outs, [*hold, *_cursor_args(cursors, rank)])
-            for rank in range(world_size)
-        ]
-        deadline = time.monotonic() + MAX_WAIT_S
-        try:
-            while not all(_next_step(cursor) == step + 1 for cursor in cursors):
-                for rank, process in enumerate(processes):
-                    if process.poll() is not None:
-                        told = process.communicate()[1]
-                        raise StepFailed(_quote(rank, world_size, process.returncode, told))
-                if time.monotonic() > deadline:
-                    raise StepFailed(
-                        f"{world_size} ranks did not reach step {step} in {MAX_WAIT_S:g} s"
-                    )
-                time.sleep(_POLL_S)
-        finally:
-            _kill(processes)
-        return cursors
-
-    def _outs(self, world_size: int) -> list[Path]:
-        number = next(self._count)
-        return [self._folder / f"ranks-{number}-{rank}.jsonl" for rank in range(world_size)]
-
-    def _start(self, rank: int, outs: Sequence[Path], extra: list[str]) -> subprocess.Popen[str]:
-        words = {
-            "--store": self._store,
-            "--version": self._version,
-            "--rank": rank,
-            "--world-size": len(outs),
-            "--end-step": NUM_STEPS,
-            "--out": outs[rank],
-        }
-        command = [str(part) for pair in words.items() for part in pair]
-        return _start_module("wsdata.loader.rank_process", [*command, *extra])
-
-
 def _start_module(module: str, arguments: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(  # noqa: S603 - our own module, our own arguments
         [sys.executable, "-m", module, *arguments],
@@ -178,55 +110,21 @@ def _start_module(module: str, arguments: list[str]) -> subprocess.Popen[str]:
     )
 
 
-def _kill(processes: Sequence[subprocess.Popen[str]]) -> None:
-    for process in processes:
-        process.kill()
-    for process in processes:
-        process.communicate()
-
-
-def _cursor_args(cursors: Sequence[Path], rank: int) -> list[str]:
-    """Ranks beyond those that were killed resume from the first one's cursor: all are alike."""
-    return ["--cursor", str(cursors[min(rank, len(cursors) - 1)])] if cursors else []
-
-
-def _next_step(cursor: Path) -> int | None:
-    return json.loads(cursor.read_text())["step"] if cursor.is_file() else None
-
-
-def _read_lines(out: Path) -> list[Line]:
-    return [json.loads(line) for line in out.read_text().splitlines()]
-
-
-def _quote(rank: int, world_size: int, code: int, told: str) -> str:
-    tail = "\n".join(told.strip().splitlines()[-_MAX_NAMED:])
-    return f"rank {rank} of {world_size} ended with exit code {code}:\n{tail}"
-
-
-def _merge(ranks: list[list[Line]]) -> list[Line]:
-    """Join the ranks' parts of each step, in rank order: the global batches."""
-    merged: list[Line] = []
-    for parts in zip(*ranks, strict=True):
-        (step,), (bucket,) = {part["step"] for part in parts}, {part["bucket"] for part in parts}
-        lists = {
-            name: [item for part in parts for item in part[name]]
-            for name in ("sample_ids", "clip_ids", "epochs", "latents_digests")
-        }
-        merged.append({"step": step, "bucket": bucket, **lists})
-    return merged
-
-
 def _order(lines: list[Line]) -> list[list[Any]]:
     return [[line["step"], line["bucket"], line["sample_ids"], line["epochs"]] for line in lines]
 
 
-def _latents(lines: list[Line]) -> list[list[str]]:
+def _latents(lines: list[Line]) -> list[list[list[str]]]:
     return [line["latents_digests"] for line in lines]
 
 
-def _check_worlds(opened: OpenVersion, ranks: _Ranks, worlds: list[int]) -> list[Check]:
-    read = {world: _merge(ranks.read(world)) for world in worlds}
-    through_torch = _merge(ranks.read(worlds[0], is_torch=True))
+def _check_worlds(opened: OpenVersion, ranks: Ranks, worlds: list[int]) -> list[Check]:
+    """Let ranks read the first steps in every way that there is; all must read the same."""
+    asks = [Ask(world_size=world, end_step=NUM_STEPS) for world in worlds]
+    asks += [Ask(world_size=worlds[0], end_step=NUM_STEPS, is_torch=True)]
+    asks += [Ask(world_size=worlds[-1], end_step=NUM_PART_STEPS, latents="stored")]
+    asks += [Ask(world_size=worlds[0], end_step=NUM_PART_STEPS, sp_size=SP_SIZE)]
+    *read, through_torch, stored, in_parts = ranks.read(asks)
     planned = [
         [
             step,
@@ -236,13 +134,14 @@ def _check_worlds(opened: OpenVersion, ranks: _Ranks, worlds: list[int]) -> list
         ]
         for step in range(NUM_STEPS)
     ]
-    first = read[worlds[0]]
+    first = read[0]
     detail = {"num_steps": NUM_STEPS, "world_sizes": worlds, "order_digest": digest(planned)}
+    in_part = {"num_steps": NUM_PART_STEPS}
     return [
-        ("order_is_the_plans", all(_order(lines) == planned for lines in read.values()), detail),
+        ("order_is_the_plans", all(_order(lines) == planned for lines in read), detail),
         (
             "same_latents_at_every_world_size",
-            all(_latents(lines) == _latents(first) for lines in read.values()),
+            all(_latents(lines) == _latents(first) for lines in read),
             {**detail, "latents_digest": digest(_latents(first))},
         ),
         (
@@ -250,38 +149,59 @@ def _check_worlds(opened: OpenVersion, ranks: _Ranks, worlds: list[int]) -> list
             _order(through_torch) == planned and _latents(through_torch) == _latents(first),
             detail,
         ),
+        (
+            "stored_latents_equal_float32",
+            _same(stored, first[:NUM_PART_STEPS]),
+            {**in_part, "world_size": worlds[-1]},
+        ),
+        (
+            "sequence_parallel_ranges_join",
+            _same(in_parts, first[:NUM_PART_STEPS]),
+            {**in_part, "ranks_of_a_group": SP_SIZE},
+        ),
     ]
 
 
-def _check_resumption(opened: OpenVersion, ranks: _Ranks, worlds: list[int]) -> list[Check]:
-    cursors = ranks.kill_at(worlds[-1], KILL_STEP)
-    kept = json.loads(cursors[0].read_text())
+def _same(lines: list[Line], others: list[Line]) -> bool:
+    return _order(lines) == _order(others) and _latents(lines) == _latents(others)
+
+
+def _check_resumption(opened: OpenVersion, ranks: Ranks, worlds: list[int]) -> list[Check]:
+    """Kill ranks for real, and go on from the cursor that each of them left."""
+    killed = Ask(world_size=worlds[-1], end_step=NUM_STEPS)
+    cursors = ranks.kill_at(killed, KILL_STEP)
+    smallest = min(opened.plan.batch_sizes.values()) // worlds[0]
+    ways = {
+        "same_world_size": (worlds[-1], None),
+        "another_world_size": (worlds[0], None),
+        "another_micro_batch": (worlds[0], max(1, smallest - 1)),
+    }
+    read = ranks.read(
+        [
+            dataclasses.replace(killed, world_size=world, micro_batch=micro, cursor=cursors[0])
+            for world, micro in ways.values()
+        ]
+    )
     planned = [
         [sample.sample_id for sample in opened.plan.samples(step)]
         for step in range(KILL_STEP + 1, NUM_STEPS)
     ]
     checks: list[Check] = []
-    for name, world in (("same", worlds[-1]), ("another", worlds[0])):
-        copies = _copies(cursors, name)
-        lines = _merge(ranks.read(world, cursors=copies))
-        tail = [line["sample_ids"] for line in lines]
+    for (name, (world, micro)), lines in zip(ways.items(), read, strict=True):
+        is_exact = [line["sample_ids"] for line in lines] == planned
         detail = {
             "killed_after_step": KILL_STEP,
             "killed_world_size": worlds[-1],
             "resumed_world_size": world,
+            "resumed_micro_batch": micro,
             "first_step": lines[0]["step"],
             "num_steps": len(lines),
-            "cursor_bytes": len(canonical_json(kept)),
+            "cursor_bytes": len(canonical_json(cursors[0])),
+            "cursors_are_alike": all(cursor == cursors[0] for cursor in cursors),
         }
-        checks.append((f"resumes_exactly_at_{name}_world_size", tail == planned, detail))
+        checks.append((f"resumes_exactly_at_{name}", is_exact and detail["cursors_are_alike"],
+                       detail))  # fmt: skip
     return checks
-
-
-def _copies(cursors: Sequence[Path], name: str) -> list[Path]:
-    copies = [cursor.with_suffix(f".{name}.cursor") for cursor in cursors]
-    for cursor, copy in zip(cursors, copies, strict=True):
-        copy.write_bytes(cursor.read_bytes())
-    return copies
 
 
 def _check_latents(run: StepRun, opened: OpenVersion, folder: Path) -> list[Check]:
@@ -309,7 +229,8 @@ def _check_latents(run: StepRun, opened: OpenVersion, folder: Path) -> list[Chec
     try:
         answer, told = process.communicate(timeout=MAX_WAIT_S)
     finally:
-        _kill([process])
+        process.kill()
+        process.communicate()
     if process.returncode:
         raise StepFailed(f"encoding the clips again failed:\n{told.strip()[-2000:]}")
     found = json.loads(answer)

@@ -8,11 +8,13 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from wsdata.digest import canonical_json
 from wsdata.loader.batch_reader import BatchReader, tokens_of
@@ -27,6 +29,7 @@ from wsdata.loader.run import single_run
 from wsdata.loader.sample_reader import SampleReader
 from wsdata.loader.slabs import SlabPool
 from wsdata.loader.version import open_version
+from wsdata.shard.quantize import dequantize
 from wsdata.store import open_store
 
 
@@ -36,14 +39,14 @@ def _batches(args: argparse.Namespace, cursor: dict[str, Any] | None) -> Iterato
     opened = open_version(store, args.version)
     run = single_run(args.version, opened.plan, tokens_of(opened))
     start = resume_run(run, cursor) if cursor else args.start_step
-    share = Share(rank=args.rank, world_size=args.world_size)
+    share = Share(rank=args.rank, world_size=args.world_size, micro_batch=args.micro_batch)
     reader = BatchReader(
         run,
         [opened],
         share=share,
         samples=SampleReader(Fetcher(store, NodeCache(Path(args.cache)) if args.cache else None)),
         captions=CaptionReader(store),
-        view=View(),
+        view=View(latents=args.latents, sp_rank=args.sp_rank, sp_size=args.sp_size),
         memory=SlabPool(max_free=4),
     )
     pieces = walk(run, share, start_step=start, end_step=args.end_step)
@@ -64,26 +67,43 @@ def _torch_batches(
         world_size=args.world_size,
         start_step=args.start_step,
         num_steps=args.end_step - args.start_step,
+        micro_batch=args.micro_batch,
+        latents=args.latents,
+        sp_rank=args.sp_rank,
+        sp_size=args.sp_size,
         cache_dir=args.cache or None,
         num_threads=args.num_threads,
     )
     if cursor:
         dataset.load_state_dict(cursor)
     for batch in dataset:
-        yield {**batch, "latents": batch["latents"].numpy()}
+        yield {**batch, **{n: batch[n].numpy() for n in ("latents", "scales") if n in batch}}
+
+
+def _float_latents(batch: dict[str, Any]) -> Iterator[NDArray[np.float32]]:
+    """Latents of each sample as numbers, whatever they were asked for as."""
+    if batch["latents"].dtype != np.uint8:
+        yield from batch["latents"]
+        return
+    for codes, scale in zip(batch["latents"], batch["scales"], strict=True):
+        yield dequantize(codes, scale, batch["latent_dtype"])
 
 
 def _line(batch: dict[str, Any]) -> str:
-    latents = batch["latents"]
     return canonical_json(
         {
             "step": batch["step"],
+            "micro": batch["micro"],
             "bucket": batch["bucket"],
             "sample_ids": batch["sample_ids"],
             "clip_ids": batch["clip_ids"],
             "epochs": batch["epochs"],
             "captions_digest": xxhash.xxh3_64_hexdigest("\0".join(batch["captions"]).encode()),
-            "latents_digests": [xxhash.xxh3_64_hexdigest(each.tobytes()) for each in latents],
+            # Frame by frame, so that parts of a sample can be held against the whole.
+            "latents_digests": [
+                [xxhash.xxh3_64_hexdigest(frame.tobytes()) for frame in each]
+                for each in _float_latents(batch)
+            ],
         }
     )
 
@@ -94,8 +114,8 @@ def _save(path: Path, cursor: dict[str, Any]) -> None:
     temp.replace(path)
 
 
-def parse_args() -> argparse.Namespace:
-    """Read the command line."""
+def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line, or what stands for it."""
     parser = argparse.ArgumentParser(description="Read one rank's batches, and write them down.")
     parser.add_argument("--store", required=True, help="address that holds training/")
     parser.add_argument("--version", required=True)
@@ -106,17 +126,20 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="JSON line for each step")
     parser.add_argument("--cursor", type=Path, help="resumed from if there, written at each step")
     parser.add_argument("--cache", default="", help="folder of the node's cache")
+    parser.add_argument("--micro-batch", type=int, help="samples of one batch")
+    parser.add_argument("--latents", default="float32", help="float32 or stored")
+    parser.add_argument("--sp-rank", type=int, default=0)
+    parser.add_argument("--sp-size", type=int, default=1, help="ranks that share a sample")
     parser.add_argument("--num-threads", type=int, default=2)
     parser.add_argument("--torch", action="store_true", help="through the torch dataset")
     parser.add_argument(
         "--hold-after", type=int, help="after this step wait to be killed, reading ahead"
     )
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def main() -> None:
-    """Deliver steps [start, end), one line and one saved cursor for each."""
-    args = parse_args()
+def deliver(args: argparse.Namespace) -> None:
+    """Deliver steps [start, end), one line and one saved cursor for each batch."""
     parent = os.getppid()  # whoever started this; without it there is nobody left to kill it
     cursor = None
     if args.cursor is not None and args.cursor.is_file():
@@ -130,6 +153,11 @@ def main() -> None:
                 _save(args.cursor, batch["cursor"])
             while args.hold_after == batch["step"] and os.getppid() == parent:
                 time.sleep(0.2)
+
+
+def main() -> None:
+    """Be one rank."""
+    deliver(parse_args())
 
 
 if __name__ == "__main__":

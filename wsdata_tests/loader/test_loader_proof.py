@@ -7,7 +7,7 @@ import pytest
 from wsdata.digest import sha256_bytes
 from wsdata.errors import StepFailed
 from wsdata.ids import make_clip_id, make_sample_id
-from wsdata.loader import proof
+from wsdata.loader import proof, proof_ranks
 from wsdata.recipe import recipe_from
 from wsdata.shard import captions, index, latent_shards, plan_step
 from wsdata.store import FolderStore
@@ -123,9 +123,12 @@ def test_every_check_passes_and_says_what_it_saw(proven):
             "order_is_mixed",
             "order_is_the_plans",
             "psnr_is_as_recorded",
+            "resumes_exactly_at_another_micro_batch",
             "resumes_exactly_at_another_world_size",
             "resumes_exactly_at_same_world_size",
             "same_latents_at_every_world_size",
+            "sequence_parallel_ranges_join",
+            "stored_latents_equal_float32",
             "torch_dataset_gives_the_same",
         ),
         True,
@@ -135,6 +138,9 @@ def test_every_check_passes_and_says_what_it_saw(proven):
     resumed = detail["resumes_exactly_at_another_world_size"]
     assert (resumed["killed_world_size"], resumed["resumed_world_size"]) == (4, 1)
     assert (resumed["first_step"], resumed["num_steps"]) == (18, 32)
+    micro = detail["resumes_exactly_at_another_micro_batch"]
+    assert (micro["resumed_world_size"], micro["resumed_micro_batch"]) == (1, 3)
+    assert micro["cursors_are_alike"]
     encoded = detail["latents_equal_an_independent_encoding"]["samples"]
     assert {sample["max_difference"] for sample in encoded} == {0.0}
     assert {sample["sample_id"].split(".")[-1] for sample in encoded} == {"plain", "flip"}
@@ -163,10 +169,10 @@ def test_latents_of_another_clip_are_found_out(proven, tmp_path):
 
 def test_a_rank_that_fails_is_quoted(proven, tmp_path):
     store, _, _ = proven
-    ranks = proof._Ranks(store.address, "v9", tmp_path)
-    with pytest.raises(
-        StepFailed, match=r"rank 0 of 1 ended with exit code 1:(.|\n)*v9 is not pub"
-    ):
-        ranks.read(1)
-    with pytest.raises(StepFailed, match="ended with exit code 1"):
-        ranks.kill_at(1, 3)
+    ranks = proof_ranks.Ranks(store.address, "v9", tmp_path)
+    ask = proof_ranks.Ask(world_size=1, end_step=5)
+    told = r"rank 0 of 1 ended with exit code 1:(.|\n)*v9 is not pub"
+    with pytest.raises(StepFailed, match=told):
+        ranks.read([ask])
+    with pytest.raises(StepFailed, match=told):
+        ranks.kill_at(ask, 3)
