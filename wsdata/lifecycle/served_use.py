@@ -19,7 +19,7 @@ from wsdata.loader.served import settle
 from wsdata.loader.version import open_version
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from wsdata.catalog.ledger import Ledger
     from wsdata.loader.served import Range, Told
@@ -78,24 +78,33 @@ class ServedRuns:
         """
         found: list[Time] = []
         unknown: list[str] = []
-        for run, each in self._ranges(version):
-            plan = self._plan(each.range)
+        for run, told in self._by_plan(version):
+            served = told[0].range
+            plan = self._plan(served)
             if plan is None:
-                unknown.append(
+                unknown += [
                     f"run {run}, steps {each.range.first_step}..{each.range.end_step}: served by "
-                    f"plan {each.range.plan_id[:12]}, which is not what is published as "
-                    f"{each.range.version}"
-                )
+                    f"plan {served.plan_id[:12]}, which is not what is published as "
+                    f"{served.version}"
+                    for each in told
+                ]
                 continue
-            found += _times(run, each, plan, clips)
+            found += _times(run, told, plan, clips)
         order = sorted(found, key=lambda time: (time.run, time.step, time.attempt, time.slot))
         return order, unknown
 
-    def _ranges(self, version: str | None) -> Iterator[tuple[str, Told]]:
+    def _by_plan(self, version: str | None) -> Iterator[tuple[str, list[Told]]]:
+        """Ranges of one run that are steps of one plan alike: the plan is asked once for all."""
         for run, told in self.told.items():
+            alike: dict[tuple[str, int, str, int], list[Told]] = {}
             for each in told:
-                if version in (None, each.range.version):
-                    yield run, each
+                served = each.range
+                if version in (None, served.version):
+                    shift = served.plan_step - served.first_step
+                    key = served.version, served.seed, served.plan_id, shift
+                    alike.setdefault(key, []).append(each)
+            for these in alike.values():
+                yield run, these
 
     def _plan(self, served: Range) -> StepPlan | None:
         key = (served.version, served.seed)
@@ -109,24 +118,31 @@ class ServedRuns:
         return plan if plan is not None and plan.plan_id == served.plan_id else None
 
 
-def _times(run: str, told: Told, plan: StepPlan, clips: Collection[str]) -> Iterator[Time]:
-    served = told.range
+def _times(
+    run: str, told: Sequence[Told], plan: StepPlan, clips: Collection[str]
+) -> Iterator[Time]:
     rows = [plan.index.rows_of_clip(clip) for clip in sorted(clips)]
     if not rows:
         return
-    end = served.plan_step + served.end_step - served.first_step
-    for each in plan.where_rows(np.concatenate(rows), until_step=end, from_step=served.plan_step):
-        yield Time(
-            run=run,
-            attempt=told.attempt,
-            step=each.step - served.plan_step + served.first_step,
-            version=served.version,
-            plan_step=each.step,
-            slot=each.slot,
-            epoch=each.epoch,
-            is_replayed=told.is_replayed,
-            is_reported=told.is_reported,
-        )
+    shift = told[0].range.plan_step - told[0].range.first_step
+    first = min(each.range.first_step for each in told)
+    end = max(each.range.end_step for each in told)
+    times = plan.where_rows(np.concatenate(rows), until_step=end + shift, from_step=first + shift)
+    for time in times:
+        step = time.step - shift
+        for each in told:
+            if each.range.first_step <= step < each.range.end_step:
+                yield Time(
+                    run=run,
+                    attempt=each.attempt,
+                    step=step,
+                    version=each.range.version,
+                    plan_step=time.step,
+                    slot=time.slot,
+                    epoch=time.epoch,
+                    is_replayed=each.is_replayed,
+                    is_reported=each.is_reported,
+                )
 
 
 def uses(times: Collection[Time]) -> list[dict[str, Any]]:
