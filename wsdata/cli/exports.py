@@ -91,7 +91,7 @@ def exports(args: argparse.Namespace) -> Answer:
 def holding_lines(exports_told: list[dict[str, Any]]) -> list[str]:
     """One line for each export that still holds bytes of some clips."""
     return [
-        f"  still holds bytes: export {each['export_id']} of {each['version']}, "
+        f"  holds bytes: export {each['export_id']} of {each['version']}, "
         f"{each['samples']} samples, in {each['address']} of {each['host']} ({each['state']})"
         for each in exports_told
     ]

@@ -101,7 +101,7 @@ def _clip_lines(clip: dict[str, Any]) -> list[str]:
     lines += [
         f"  {m['version']}: stream {m['stream']}, tier {m['tier']}" for m in clip["manifests"]
     ]
-    return lines
+    return lines + holding_lines(clip["exports"])
 
 
 def plan_show(args: argparse.Namespace) -> Answer:

@@ -10,12 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
-from wsdata.catalog.objects import read_table
 from wsdata.errors import CatalogError
-from wsdata.lifecycle.plans import load_plan
-from wsdata.lifecycle.versions import base_of
+from wsdata.lifecycle.plans import load_indexed_plan
 from wsdata.records import Fact
 
 if TYPE_CHECKING:
@@ -73,20 +70,19 @@ def _held(ledger: Ledger, store: BlobStore, body: dict[str, Any], clips: list[st
     """Samples of some clips that an export holds, or may hold where it was not finished."""
     if not clips:
         return set()
-    index = read_table(ledger, store, "dataset_index", base_of(body["version"]))
-    mine = index.filter(
-        pl.col("clip_id").is_in(clips) & ~pl.col("sample_id").is_in(body["without"])
-    )
-    if body["bucket"] is not None:
-        mine = mine.filter(pl.col("bucket") == body["bucket"])
-    samples = set(mine["sample_id"])
+    plan, index = load_indexed_plan(ledger, store, body["version"])
+    rows = np.concatenate([index.rows_of_clip(clip) for clip in clips])
+    held = {
+        row: placement.sample_id
+        for row, placement in zip(rows.tolist(), index.placements(rows), strict=True)
+        if body["bucket"] in (None, placement.bucket)
+    }
+    samples = set(held.values()) - set(body["without"])
     if body["steps"] is None or not samples:
         return samples
-    first, end = body["steps"]
-    plan = load_plan(ledger, store, body["version"])
     if body["seed"] is not None:
         plan = plan.replaced(seed=body["seed"])
-    rows = np.concatenate([plan.index.rows_of_clip(clip) for clip in mine["clip_id"].unique()])
-    served = plan.where_rows(rows, from_step=first, until_step=end)
+    first, end = body["steps"]
+    served = plan.where_rows(np.array(list(held)), from_step=first, until_step=end)
     steps = {each.step for each in served}
     return samples & {sample.sample_id for step in steps for sample in plan.samples(step)}

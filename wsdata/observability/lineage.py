@@ -11,6 +11,7 @@ from wsdata import tables
 from wsdata.catalog.locator import drops_of_asset, live_rows_of_subject, rows_of_subject
 from wsdata.errors import CatalogError
 from wsdata.ids import parse_clip_id
+from wsdata.lifecycle.exported import exports_holding
 from wsdata.lifecycle.tombstone import is_withheld
 from wsdata.lifecycle.versions import all_versions, base_of, require_version
 from wsdata.tables import FILTERS
@@ -73,7 +74,7 @@ def lineage_clip(ledger: Ledger, store: BlobStore, clip_id: str) -> dict[str, An
     """Tell everything behind one clip, and where it went.
 
     Returns:
-        The fields that DESIGN 9 fixes for ``lineage clip``.
+        The fields that DESIGN 9 fixes for ``lineage clip``, and ``exports`` that hold it.
 
     Raises:
         ValueError: Not a clip id.
@@ -84,10 +85,13 @@ def lineage_clip(ledger: Ledger, store: BlobStore, clip_id: str) -> dict[str, An
     behind = _behind(ledger, store, drops, prefix)
     asset_ids = behind.rows["provenance"]["asset_id"].head(1).to_list()
     is_out = bool(asset_ids) and is_withheld(ledger, store, asset_ids[0])
-    return _tell_clip(behind, clip_id, is_withheld=is_out)
+    exports = exports_holding(ledger, store, [clip_id])
+    return _tell_clip(behind, clip_id, is_withheld=is_out, exports=exports)
 
 
-def _tell_clip(behind: _Behind, clip_id: str, *, is_withheld: bool) -> dict[str, Any]:
+def _tell_clip(
+    behind: _Behind, clip_id: str, *, is_withheld: bool, exports: list[dict[str, Any]]
+) -> dict[str, Any]:
     clips = _of_clip(behind, "clips", clip_id)
     if clips.is_empty():
         drops = ", ".join(behind.drops)
@@ -117,6 +121,7 @@ def _tell_clip(behind: _Behind, clip_id: str, *, is_withheld: bool) -> dict[str,
         "placements": _placements(behind, clip_id),
         "manifests": _manifests(behind, clip_id),
         "exclusions": _exclusions(behind, clip_id, clip["asset_id"]),
+        "exports": exports,
         "tombstoned": is_withheld,
     }
 
@@ -144,7 +149,15 @@ def lineage_asset(ledger: Ledger, store: BlobStore, asset_prefix: str) -> dict[s
         "provenance": _provenance(behind),
         "probe": probes.to_dicts()[0] if probes.height else None,
         "decode_status": status.to_dicts()[0] if status.height else None,
-        "clips": [_tell_clip(behind, clip_id, is_withheld=is_out) for clip_id in clips],
+        "clips": [
+            _tell_clip(
+                behind,
+                clip_id,
+                is_withheld=is_out,
+                exports=exports_holding(ledger, store, [clip_id]),
+            )
+            for clip_id in clips
+        ],
         "tombstoned": is_out,
     }
 

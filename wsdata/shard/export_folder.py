@@ -61,8 +61,7 @@ class ExportFolder:
             body = json.loads(manifest.read_bytes())
             spec, records = body.get("spec"), body.get("files", [])
         elif state.is_file():
-            lines = state.read_bytes().split(b"\n")[:-1]  # what a kill cut short is no line
-            spec, *records = [json.loads(line) for line in lines] or [None]
+            spec, *records = [json.loads(line) for line in self._whole_lines()]
         else:
             found = sorted(path.name for path in self.root.iterdir())
             if names := [name for name in found if not name.startswith(_TEMP_PREFIX)]:
@@ -79,6 +78,15 @@ class ExportFolder:
             with self.renamed(STATE) as temp:
                 temp.write_bytes(canonical_json(self.spec).encode() + b"\n")
         return records
+
+    def _whole_lines(self) -> list[bytes]:
+        """Lines of the state; one that a kill cut short is taken away, as more will follow it."""
+        data = (self.root / STATE).read_bytes()
+        *lines, rest = data.split(b"\n")
+        if rest:
+            with self.renamed(STATE) as temp:
+                temp.write_bytes(data[: -len(rest)])
+        return lines
 
     def _check(self, spec: Mapping[str, Any] | None) -> None:
         if spec == self.spec:

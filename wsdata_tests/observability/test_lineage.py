@@ -2,11 +2,14 @@ import pytest
 
 from wsdata import tables
 from wsdata.errors import CatalogError
+from wsdata.lifecycle.export import export_version
+from wsdata.lifecycle.export_choice import ExportOptions
 from wsdata.lifecycle.patch import patch_version
 from wsdata.lifecycle.plans import load_plan
 from wsdata.lifecycle.takedown import request_takedown
 from wsdata.lifecycle.tombstone import Criteria
 from wsdata.observability.lineage import lineage_asset, lineage_clip, lineage_sample
+from wsdata.shard.export_check import check_export
 from wsdata_tests.lifecycle.fabricated import LOST, A, B, asset_id, clip_id, sample_ids
 
 FILM = clip_id("film", 1)
@@ -29,7 +32,19 @@ def test_a_clip_tells_all_that_is_behind_it_and_where_it_went(home):
     assert told["manifests"] == [
         {"version": "v1", "stream": "video", "tier": "T1", "samples": sample_ids(FILM)}
     ]
-    assert told["tombstoned"] is False
+    assert (told["exports"], told["tombstoned"]) == ([], False)
+
+
+def test_a_clip_tells_who_else_holds_it(home, tmp_path):
+    options = ExportOptions(format="webdataset", order="plan", steps=(0, 1))
+    made = export_version(home.ledger, home.store, "v1", tmp_path / "out", options)
+    samples = check_export(tmp_path / "out").sample_ids
+    for clip in (clip_id("film", n) for n in range(3)):
+        told = lineage_clip(home.ledger, home.store, clip)["exports"]
+        there = len(set(sample_ids(clip)) & set(samples))
+        assert [(e["export_id"], e["samples"]) for e in told] == (
+            [(made.export_id, there)] if there else []
+        )
 
 
 def test_every_version_of_a_score_is_told(home):
