@@ -216,11 +216,15 @@ class GradualFinder:
         shares = np.asarray((from_first - from_last) * (0.5 / whole) + 0.5, np.float64)
         left = from_first - shares * shares * whole
         unexplained = float(np.maximum(left, 0.0)[1:-1].sum()) / (whole * (last - first - 1))
-        if unexplained > MAX_UNEXPLAINED:
+        # most brackets end here: the best ends and detail could not make up for it
+        allowed = self._most_against(self._times[last] - self._times[first])
+        most = max(MAX_FADE_UNEXPLAINED, allowed / PER_UNEXPLAINED)
+        if unexplained > min(MAX_UNEXPLAINED, most):
             return None
         steps = shares[1:] - shares[:-1]
         step = float(steps.max())
-        if step > MAX_STEP:
+        most = max(MAX_FADE_STEP, (allowed - PER_UNEXPLAINED * unexplained) / PER_STEP)
+        if step > min(MAX_STEP, most):
             return None
         backwards = (float(np.abs(steps).sum()) - 1.0) / 2  # of a way that leads from 0 to 1
         if backwards > MAX_BACKWARDS:
@@ -229,6 +233,11 @@ class GradualFinder:
         if detail_share > MAX_DETAIL_SHARE:
             return None
         return _Mix(shares, unexplained, step, backwards, detail_share)
+
+    def _most_against(self, span_s: float) -> float:
+        """What may speak against a dissolve over such a bracket, with the best ends and detail."""
+        best = PER_SPAN_S * span_s - PER_DETAIL * MIN_DETAIL + MOST_UNLIKE
+        return best - self._min_evidence
 
     def _detail_share(self, first: int, last: int, shares: NDArray[np.float64]) -> float:
         """How much fine detail is seen between the ends, of what motion alone would leave.
@@ -274,11 +283,11 @@ class GradualFinder:
         if len(inner) == 1:  # one frame between the two pictures
             return _Line(float(times[inner[0] - 1]), float(times[inner[0] + 1]), 0.0)
         at, share = times[inner], shares[inner]
-        middle = at.mean()
+        middle, mean = at.sum() / len(at), share.sum() / len(at)
         slope = ((at - middle) * share).sum() / ((at - middle) ** 2).sum()
         if slope <= 0:
             return None
-        begin_s = middle - share.mean() / slope
+        begin_s = middle - mean / slope
         end_s = begin_s + 1 / slope
         line = np.clip((times - begin_s) / (end_s - begin_s), 0.0, 1.0)
         bend = float(np.abs(shares - line).max())
