@@ -33,6 +33,7 @@ DEFAULT_CACHE_BYTES = 16 << 20
 
 _DIGEST_BYTES = 8
 _SLOW_S = 0.005  # a block takes 0.1 ms from a disk, 20 from a bucket
+_NUM_TRIED = 3  # one slow read alone is a busy machine's
 _MAX_READERS = 32
 _BLOCKS_AT_ONCE = 128  # held in memory beside those that are kept
 
@@ -268,13 +269,13 @@ class PackedTable:
 
         Threads live no longer than the call, lest a fork leave them behind.
         """
-        for done, number in enumerate(numbers):
-            begun = time.monotonic()
+        begun = time.monotonic()
+        for done, number in enumerate(numbers, 1):
             block = self._block(number)
-            is_slow = time.monotonic() - begun > _SLOW_S
+            waited = time.monotonic() - begun
             yield number, block
-            rest = numbers[done + 1 :]
-            if is_slow and len(rest) > 1:
+            rest = numbers[done:]
+            if done >= _NUM_TRIED and waited > _SLOW_S * done and len(rest) > 1:
                 break
         else:
             return
