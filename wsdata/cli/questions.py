@@ -1,6 +1,7 @@
 """Commands that ask: funnel, lineage, plan, quarantine, takedown, fsck, gc."""
 
 import argparse
+import sys
 from typing import Any
 
 from wsdata.cli.exports import holding_lines
@@ -20,7 +21,7 @@ def funnel(args: argparse.Namespace) -> Answer:
 
 
 def funnel_lines(data: dict[str, Any]) -> list[str]:
-    """Lay a funnel out for a terminal."""
+    """Lay a funnel out as text; a terminal is given the beginnings of long reasons."""
     totals = data["totals"]
     rows: list[list[object]] = []
     for name, value in totals.items():
@@ -28,8 +29,9 @@ def funnel_lines(data: dict[str, Any]) -> list[str]:
             rows += [[f"{name}: {key}", count] for key, count in value.items() if count]
         else:
             rows.append([name, value])
+    width = 70 if sys.stdout.isatty() else None
     files = [
-        [f["drop"], f["path"], f["status"], f["clips"], (f["reason"] or "")[:70]]
+        [f["drop"], f["path"], f["status"], f["clips"], (f["reason"] or "")[:width]]
         for f in data["files"]
     ]
     return [
@@ -73,6 +75,8 @@ def lineage_asset(args: argparse.Namespace) -> Answer:
 
 
 def _clip_lines(clip: dict[str, Any]) -> list[str]:
+    from wsdata.lifecycle.served_use import use_lines
+
     span = clip["span"]
     lines = [
         f"clip {clip['clip_id']}  {span['start_s']:.3f}-{span['end_s']:.3f} s  of {clip['drop']}"
@@ -101,6 +105,8 @@ def _clip_lines(clip: dict[str, Any]) -> list[str]:
     lines += [
         f"  {m['version']}: stream {m['stream']}, tier {m['tier']}" for m in clip["manifests"]
     ]
+    lines += [f"  {line}" for line in use_lines(clip["served"])]
+    lines += [f"  not known: {each}" for each in clip["served_unknown"]]
     return lines + holding_lines(clip["exports"])
 
 
@@ -181,10 +187,10 @@ def quarantine_list(args: argparse.Namespace) -> Answer:
     choice = _choice(args)
     rows = list_quarantined(opened.ledger, opened.store, choice)
     lines = table(
-        ["raw asset", "drop", "file", "since", "attempts", "released", "reason"],
+        ["raw asset", "drop", "file", "since", "last tried", "attempts", "released", "reason"],
         [
-            [r["asset_id"][:16], r["drop"], r["path"], (r["since"] or "")[:16], r["attempts"],
-             r["released"], r["reason"]]
+            [r["asset_id"][:16], r["drop"], r["path"], (r["since"] or "")[:16],
+             (r["tried"] or "")[:16], r["attempts"], r["released"], r["reason"]]
             for r in rows
         ],
     )  # fmt: skip

@@ -59,20 +59,22 @@ def list_quarantined(
 
     Returns:
         Per asset its id, drop, source, path, reason, attempts, when it was first found unreadable
-        (``since``, of its present quarantine), and whether a release is waiting for a run.
+        (``since``, of its present quarantine) and when last (``tried``), and whether a release is
+        waiting for a run.
     """
     held = _chosen(ledger, choice or Choice())
     waiting = {  # a run that tried a release again says so in what it states
         asset_id: short_digest(body) for asset_id, body in ledger.present("release").items()
     }
-    since = _since(ledger, set(held))
+    when = _first_and_last(ledger, set(held))
     paths = _paths(ledger, store, held) if store is not None else {}
     rows = [
         {
             "asset_id": asset_id,
             "source": parse_drop_key(body["drop"]).source,
             "path": paths.get(asset_id),
-            "since": since.get(asset_id),
+            "since": when.get(asset_id, (None, None))[0],
+            "tried": when.get(asset_id, (None, None))[1],
             **body,
             "released": waiting.get(asset_id, body.get("release")) != body.get("release"),
         }
@@ -101,19 +103,19 @@ def _named(held: dict[str, dict[str, Any]], prefixes: tuple[str, ...]) -> list[s
     return list(dict.fromkeys(found))
 
 
-def _since(ledger: Ledger, asset_ids: set[str]) -> dict[str, str]:
-    """When the present quarantine of each asset began."""
-    begun: dict[str, int] = {}
+def _first_and_last(ledger: Ledger, asset_ids: set[str]) -> dict[str, tuple[str, str]]:
+    """When the present quarantine of each asset began, and when it was last found unreadable."""
+    told: dict[str, tuple[int, int]] = {}
     for seq, fact in ledger.facts("quarantine"):
         if fact.subject not in asset_ids or fact.body.get("withdrawn"):
-            begun.pop(fact.subject, None)
+            told.pop(fact.subject, None)
         else:
-            begun.setdefault(fact.subject, seq)
-    if not begun:
+            told[fact.subject] = (told.get(fact.subject, (seq, seq))[0], seq)
+    if not told:
         return {}
-    commits = ledger.commits(since=min(begun.values()) - 1)
+    commits = ledger.commits(since=min(first for first, _ in told.values()) - 1)
     at = {commit["seq"]: str(commit["committed_at"]) for commit in commits}
-    return {asset_id: at[seq] for asset_id, seq in begun.items()}
+    return {asset_id: (at[first], at[last]) for asset_id, (first, last) in told.items()}
 
 
 def _paths(ledger: Ledger, store: BlobStore, held: dict[str, dict[str, Any]]) -> dict[str, str]:

@@ -67,7 +67,8 @@ def funnel(
         **_cut_totals(ledger, store, version, assets),
     }  # fmt: skip
     excluded = _exclusions(ledger, store, version).filter(pl.col("asset_id").is_in(assets))
-    files = _files(provenance, status, clips, _reasons(excluded, clips))
+    decoded = {ref.partition for ref in ledger.live("decode_status")}
+    files = _files(provenance, status, clips, _reasons(excluded, clips), decoded)
     return {"version": version, "totals": totals, "files": files}
 
 
@@ -130,6 +131,7 @@ def _files(
     status: pl.DataFrame,
     clips: pl.DataFrame,
     reasons: dict[str, str],
+    decoded_drops: set[str],
 ) -> list[dict[str, Any]]:
     by_asset = {row["asset_id"]: row for row in status.iter_rows(named=True)}
     num_clips = dict(clips.group_by("asset_id").len().iter_rows())
@@ -141,8 +143,10 @@ def _files(
             state, reason = "vault", "sealed for evaluation"
         elif asset_id in first_seen:
             state, reason = "duplicate", "the same bytes came before"
+        elif decoded is None and row["drop"] not in decoded_drops:
+            state, reason = "waiting", "not decoded yet: a run does it"
         elif decoded is None:
-            state, reason = "failed", "not decoded yet: run again"
+            state, reason = "failed", "its drop is decoded, and nothing is told of it: run again"
         else:
             told = (decoded["reason"], reasons.get(asset_id))
             state, reason = decoded["status"], "; ".join(word for word in told if word) or None

@@ -40,14 +40,18 @@ def test_a_release_needs_one_asset_and_a_reason(home):
     assert not home.ledger.present("release")
 
 
-def test_a_list_says_what_people_know_a_file_by(home):
+def test_a_list_says_what_people_know_a_file_by(home, monkeypatch):
     (row,) = list_quarantined(home.ledger, home.store)
     assert row["path"]
     assert row["source"] == B.split(".")[1]
     first = row["since"]
+    assert row["tried"] == first
+    later = "2126-01-01T00:00:00+00:00"
+    monkeypatch.setattr("wsdata.catalog.ledger._now", lambda: later)
     again = {"drop": B, "reason": "no better", "attempts": 3, "release": "x"}
     home.ledger.state([Fact(kind="quarantine", subject=BROKEN, body=again)], step="preprocess")
-    assert list_quarantined(home.ledger)[0]["since"] == first
+    (row,) = list_quarantined(home.ledger)
+    assert (row["since"], row["tried"]) == (first, later)
 
 
 def _hold(home, names, drop, reason):

@@ -61,11 +61,18 @@ def test_a_better_copy_that_never_decoded_stands_for_nobody(home):
     assert _totals(home)["near_duplicates"] == 2  # lake too, of film
 
 
-def test_a_file_that_is_not_decoded_yet_is_told_so(home):
+def test_a_file_that_is_not_decoded_yet_waits_and_one_that_decode_left_out_failed(home):
+    new = "licensed.acme.20261201.001"
+    row = home.rows("provenance", A).row(0, named=True)
+    landed = {"asset_id": asset_id("late"), "drop": new, "path": "late.mp4", "in_vault": False}
+    home.commit(new, {"provenance": [row | landed]})
     home.commit(B, {"decode_status": home.rows("decode_status", B).clear()})
+    (waiting,) = funnel(home.ledger, home.store, drop=new)["files"]
+    assert (waiting["status"], waiting["clips"]) == ("waiting", 0)
+    assert "not decoded yet" in waiting["reason"]
     fates = {f["path"]: f for f in funnel(home.ledger, home.store, drop=B)["files"]}
     assert {f["status"] for f in fates.values()} == {"failed"}
-    assert "not decoded yet" in fates["tape.mp4"]["reason"]
+    assert "nothing is told of it" in fates["tape.mp4"]["reason"]
 
 
 def test_a_patch_counts_what_is_left_of_its_base(home):
