@@ -12,6 +12,7 @@ from wsdata.catalog.locator import drops_of_asset, live_rows_of_subject, rows_of
 from wsdata.errors import CatalogError
 from wsdata.ids import parse_clip_id
 from wsdata.lifecycle.exported import exports_holding
+from wsdata.lifecycle.served_use import ServedRuns, uses
 from wsdata.lifecycle.tombstone import is_withheld
 from wsdata.lifecycle.versions import all_versions, base_of, require_version
 from wsdata.tables import FILTERS
@@ -74,7 +75,8 @@ def lineage_clip(ledger: Ledger, store: BlobStore, clip_id: str) -> dict[str, An
     """Tell everything behind one clip, and where it went.
 
     Returns:
-        The fields that DESIGN 9 fixes for ``lineage clip``, and ``exports`` that hold it.
+        The fields that DESIGN 9 fixes for ``lineage clip``, and ``exports`` that hold it
+        and the training runs that were ``served`` it.
 
     Raises:
         ValueError: Not a clip id.
@@ -86,7 +88,8 @@ def lineage_clip(ledger: Ledger, store: BlobStore, clip_id: str) -> dict[str, An
     asset_ids = behind.rows["provenance"]["asset_id"].head(1).to_list()
     is_out = bool(asset_ids) and is_withheld(ledger, store, asset_ids[0])
     exports = exports_holding(ledger, store, [clip_id])
-    return _tell_clip(behind, clip_id, is_withheld=is_out, exports=exports)
+    told = _tell_clip(behind, clip_id, is_withheld=is_out, exports=exports)
+    return told | _served(ServedRuns(ledger, store), clip_id)
 
 
 def _tell_clip(
@@ -141,7 +144,7 @@ def lineage_asset(ledger: Ledger, store: BlobStore, asset_prefix: str) -> dict[s
     clips = behind.rows["clips"]["clip_id"].unique().sort()
     probes = behind.rows["probes"].unique("asset_id")
     status = behind.rows["decode_status"].unique("asset_id")
-    is_out = is_withheld(ledger, store, asset_id)
+    is_out, runs = is_withheld(ledger, store, asset_id), ServedRuns(ledger, store)
     return {
         "asset_id": asset_id,
         "drops": drops,
@@ -156,6 +159,7 @@ def lineage_asset(ledger: Ledger, store: BlobStore, asset_prefix: str) -> dict[s
                 is_withheld=is_out,
                 exports=exports_holding(ledger, store, [clip_id]),
             )
+            | _served(runs, clip_id)
             for clip_id in clips
         ],
         "tombstoned": is_out,
@@ -197,6 +201,11 @@ def _provenance(behind: _Behind) -> list[dict[str, Any]]:
 
 def _of_clip(behind: _Behind, table: str, clip_id: str) -> pl.DataFrame:
     return behind.rows[table].filter(pl.col("clip_id") == clip_id)
+
+
+def _served(runs: ServedRuns, clip_id: str) -> dict[str, Any]:
+    times, unknown = runs.times([clip_id])
+    return {"served": uses(times), "served_unknown": unknown}
 
 
 def _scores(behind: _Behind, clip_id: str) -> list[dict[str, Any]]:

@@ -105,6 +105,8 @@ def test_people_are_told_what_was_served_beside_what_is_planned(home, plan, caps
     planned = ask("plan", "where", "v1", "--clip", clip)
     assert len(planned["served"]) > len(expected)  # of all steps of the plan
     assert planned["runs"][0]["num_steps"] == len({step for step, _, _ in expected})
+    behind = ask("lineage", "clip", clip)
+    assert (behind["served"], behind["served_unknown"]) == (planned["runs"], [])
     report = request_takedown(
         home.ledger, home.store, Criteria(assets=(asset_id("film"),)), reason="x", is_dry_run=True
     )
