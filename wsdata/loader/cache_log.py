@@ -34,7 +34,8 @@ _MAX_SEGMENTS = 1024  # alive at once
 _SIZE = struct.Struct("<Q")
 _TABLE_AT = 64 + _SIZE.size * _MAX_SEGMENTS
 _SLOT = struct.Struct("<16sQI")  # tag, offset, segment; then a CRC of the three
-_SLOT_BYTES = _SLOT.size + 4
+_SLOTS_OF = struct.Struct("<16sQII")
+_SLOT_BYTES = _SLOTS_OF.size
 _SLOTS = 16  # of a bucket
 _BUCKET_BYTES = _SLOTS * _SLOT_BYTES
 _BYTES_PER_SLOT = 32 << 10  # so that the index takes a thousandth of the bound
@@ -234,7 +235,8 @@ class SegmentLog:
         bucket = os.pread(self._index, _BUCKET_BYTES, bucket_at)
         at = _slot_of(bucket, tag)
         if at is None:
-            at = min(range(0, _BUCKET_BYTES, _SLOT_BYTES), key=lambda at: _segment_in(bucket, at))
+            segments = [segment for _, _, segment, _ in _SLOTS_OF.iter_unpack(bucket)]
+            at = segments.index(min(segments)) * _SLOT_BYTES  # an empty slot says 0
         slot = _SLOT.pack(tag, place.offset, place.segment)
         os.pwrite(self._index, slot + _crc(slot), bucket_at + at)
 
@@ -332,9 +334,3 @@ def _crc(data: bytes) -> bytes:
 def _place_in(bucket: bytes, at: int) -> Place:
     _, offset, segment = _SLOT.unpack_from(bucket, at)
     return Place(segment, offset)
-
-
-def _segment_in(bucket: bytes, at: int) -> int:
-    """What a slot is worth: the segment that it points to, 0 where it is empty or broken."""
-    tag, _, segment = _SLOT.unpack_from(bucket, at)
-    return segment if tag.strip(b"\0") else 0
