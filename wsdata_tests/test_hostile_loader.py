@@ -75,6 +75,7 @@ TABLE = {
         (FETCH, "test_a_slow_answer_is_overtaken_and_the_slow_one_hung_up"),
         (FETCH, "test_second_requests_stay_within_their_share_however_slow_the_store"),
         (DAYS, "test_a_slow_store_changes_no_batch_and_is_alarmed"),
+        (DAYS, "test_a_bucket_that_fails_three_requests_in_ten_serves_what_a_folder_serves"),
     ],
     "a cache that rots, fills its disk, or cannot be made": [
         (CACHE, "test_bits_that_flip_while_many_read_reach_nobody"),

@@ -9,12 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from wsdata import s3_client
 from wsdata.catalog.ledger import Ledger
 from wsdata.errors import ObjectMissing
 from wsdata.lifecycle.retention import collect_garbage
 from wsdata.loader.dataset import PlanDataset
 from wsdata.records import Fact
-from wsdata.store import FolderStore
+from wsdata.store import FolderStore, open_store
+from wsdata_tests.cluster.faulty_proxy import failing_proxy
+from wsdata_tests.cluster.s3_servers import running_moto
 from wsdata_tests.loader.published import publish
 
 
@@ -141,3 +144,31 @@ def test_l1_eight_processes_some_killed_and_started_again_need_no_hand(version, 
         assert ids == batch["sample_ids"]
     cache = sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file())
     assert cache <= 1 << 17
+
+
+@pytest.mark.slow
+def test_a_bucket_that_fails_three_requests_in_ten_serves_what_a_folder_serves(
+    version, tmp_path, monkeypatch
+):
+    folder, _ = version
+    monkeypatch.setattr(s3_client, "BASE_PAUSE_S", 0.001)
+    with running_moto() as moto:
+        for name, value in moto.environment().items():
+            monkeypatch.setenv(name, value)
+        bucket = moto.make_bucket()
+        direct = open_store(moto.address(bucket))
+        for key, _ in folder.list("training/"):
+            direct.put(key, folder.get(key))
+        with failing_proxy(moto.endpoint, share=0.3, seed=11) as faults:
+            store = f"s3://{bucket}?endpoint={faults.endpoint}"
+            ranks = [
+                dataset(store, rank=rank, world_size=2, cache_dir=tmp_path / "cache")
+                for rank in range(2)
+            ]
+            found = [served(rank) for rank in ranks]
+    whole = served(dataset(folder))
+    assert [ids for _, ids, _ in whole] == [
+        one[1] + other[1] for one, other in zip(*found, strict=True)
+    ]
+    assert faults.counts.total() > faults.counts["requests"] + 10, "requests failed"
+    assert sum(rank.telemetry_report()["num_retries"] for rank in ranks) > 0
