@@ -14,7 +14,13 @@ import polars as pl
 
 from wsdata.catalog.objects import read_rows
 from wsdata.ids import parse_version
-from wsdata.loader.realised import choose_lags, choose_windows, off_lags, trait_autocorrelation
+from wsdata.loader.realised import (
+    MAX_STEPS,
+    choose_lags,
+    choose_windows,
+    off_lags,
+    trait_autocorrelation,
+)
 from wsdata.observability.realised_counts import counts_in
 
 if TYPE_CHECKING:
@@ -30,7 +36,7 @@ Row = dict[str, Any]
 Known = Sequence[tuple["Range", "StepPlan"]]
 
 
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
     """Samples in the order served: number of the range, of the window, pool, row of the plan."""
 
     ranges: I64
@@ -51,7 +57,7 @@ def mixing_rows(run: StepRun, name: str, known: Known, traits: Sequence[str]) ->
         traits: Columns of the dataset index.
     """
     batch = max(max(plan.batch_sizes.values()) for _, plan in known)
-    seen = _look(name, known, batch)
+    seen = look(name, known, batch)
     rows: list[Row] = [
         {
             "part": "all",
@@ -90,10 +96,10 @@ def mixing_rows(run: StepRun, name: str, known: Known, traits: Sequence[str]) ->
     return rows
 
 
-def _look(name: str, known: Known, batch: int) -> _Seen:
-    """Draw the samples of the windows that are looked at."""
+def look(name: str, known: Known, batch: int, max_steps: int = MAX_STEPS) -> Seen:
+    """Draw the samples of the windows that are looked at; see `choose_windows`."""
     spans = [(each.first_step, each.end_step) for each, _ in known]
-    windows = choose_windows(_joined(spans), key=name, batch=batch)
+    windows = choose_windows(_joined(spans), key=name, batch=batch, max_steps=max_steps)
     parts: list[tuple[I64, I64, I64, I64]] = []
     differing = 0
     for window, (first, end) in enumerate(windows):
@@ -106,7 +112,7 @@ def _look(name: str, known: Known, batch: int) -> _Seen:
             differing += counted != counts_in(plan, low, high)
             parts.append((np.full_like(rows, number), np.full_like(rows, window), pools, rows))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return _Seen(*columns, num_differing=differing, num_windows=len(windows))
+    return Seen(*columns, num_differing=differing, num_windows=len(windows))
 
 
 def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -128,7 +134,7 @@ def _ranges_in(known: Known, first: int, end: int) -> Iterator[tuple[int, StepPl
             yield number, plan, part.plan_step, part.plan_step + length
 
 
-def _traits(run: StepRun, known: Known, seen: _Seen, traits: Sequence[str]) -> dict[str, pl.Series]:
+def _traits(run: StepRun, known: Known, seen: Seen, traits: Sequence[str]) -> dict[str, pl.Series]:
     """Traits of each sample seen; null where the index is gone."""
     base = [f"v{parse_version(each.version)[0]}" for each, _ in known]
     ids = pl.Series([""] * len(seen.rows), dtype=pl.String)
