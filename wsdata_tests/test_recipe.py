@@ -33,6 +33,7 @@ def test_a_shipped_recipe_is_one_and_survives_json(path):
         ({"name": "x", "samples": {"frame_counts": 33}}, "expected a list"),
         ({"name": "x", "samples": {"hand_down": ["upscale"]}}, "unknown moves"),
         ({"name": "x", "samples": {"global_batch": 0}}, "global_batch: 0"),
+        ({"name": "x", "shuffle": {"block": 4, "window": 6}}, "a multiple of the block"),
         ({"name": "x", "tokenizer": {"dtype": "fp4"}}, "expected 'fp8' or 'int8'"),
         ({"name": "x", "sound": {"language": "guess"}}, "expected 'none' or 'whisper-base'"),
         ({"name": "x", "shots": {"engine": "x"}}, "'x', expected 'looks' or 'transnetv2'"),
