@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from wsdata.catalog.ledger import Ledger
     from wsdata.recipe import Recipe, SemanticDedup
 
-READS = ("clip_embeddings", "gates", "match_pairs", "asset_quality")  # what centroids follow from
+# What centroids follow from.
+READS = ("clip_embeddings", "gates", "match_pairs", "asset_quality", "decode_status")
 ITERATIONS = 15
 MEMBERS_PER_CLUSTER = 100  # aimed at where the recipe leaves the number of clusters open
 MAX_CLUSTERS = 65_536

@@ -157,7 +157,9 @@ def _leave_out_sources(
 ) -> None:
     pairs = unify_rows("match_pairs", read["match_pairs"])
     quality = unify_rows("asset_quality", read["asset_quality"])
-    groups = canonical_copies(pairs, quality, remaining.clips["asset_id"].unique())
+    decoded = remaining.clips["asset_id"].unique()
+    status = unify_rows("decode_status", read["decode_status"])
+    groups = canonical_copies(pairs, quality, decoded, status)
     remaining.leave_out("tombstoned", lambda c: withheld_clips(c, groups, pairs, tombstones))
     listed = listed_assets(pl.concat([*read["safety_list_scores"].values(), _NO_SCORES]))
     remaining.leave_out("unsafe", lambda c: withheld_clips(c, groups, pairs, listed, by="matches"))

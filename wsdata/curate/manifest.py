@@ -21,6 +21,7 @@ from wsdata.recipe import Recipe, recipe_from
 
 READS = (
     "clips",
+    "decode_status",
     *(f"transcodes_{rung}" for rung in tables.TRANSCODES),
     *TRACKS.values(),
     *(f"{name}_scores" for name in tables.FILTERS),

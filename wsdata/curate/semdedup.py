@@ -39,6 +39,7 @@ def passing_clips(run: StepRun) -> pl.DataFrame:
         unify_rows("match_pairs", run.read_by_partition("match_pairs")),
         unify_rows("asset_quality", run.read_by_partition("asset_quality")),
         gates["asset_id"],
+        unify_rows("decode_status", run.read_by_partition("decode_status")),
     )
     copies = groups.filter(pl.col("asset_id") != pl.col("canonical_id"))
     rows = (
@@ -272,7 +273,7 @@ CENTROIDS = Step(
     stage="curate",
     name="centroids",
     function="wsdata.curate.semdedup:fit",
-    code_version="centroids-1",
+    code_version="centroids-2",
     partition="centroids_version",
     assets={"centroids": ("centroids",)},
     inputs=_CORPUS,
@@ -296,7 +297,7 @@ DUPLICATES = Step(
     stage="curate",
     name="semantic_duplicates",
     function="wsdata.curate.semdedup:compare_range",
-    code_version="semantic-duplicates-1",
+    code_version="semantic-duplicates-2",
     partition="cluster_range",
     assets={"semantic_duplicates": ("semantic_duplicates",)},
     inputs=(Input(table="cluster_assignments", scope="all"), *_CORPUS),

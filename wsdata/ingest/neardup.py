@@ -144,24 +144,36 @@ def group_near_duplicates(match_pairs: pl.DataFrame, asset_quality: pl.DataFrame
 
 
 def canonical_copies(
-    match_pairs: pl.DataFrame, asset_quality: pl.DataFrame, decoded: Iterable[str]
+    match_pairs: pl.DataFrame,
+    asset_quality: pl.DataFrame,
+    decoded: Iterable[str],
+    decode_status: pl.DataFrame,
 ) -> pl.DataFrame:
-    """As `group_near_duplicates`, where a copy that did not decode never stands for one that did.
+    """As `group_near_duplicates`, where a copy never stands for one that decoded better.
 
-    Gates, cut, funnel and takedowns all ask this, so that they mean the same groups.
+    Whole ones rank before those of which a clean start was salvaged, and these before what did
+    not decode. Gates, cut, funnel and takedowns all ask this, so that they mean the same groups.
 
     Args:
         match_pairs: Rows of ``match_pairs`` of any drops.
         asset_quality: Rows of ``asset_quality`` of the same.
         decoded: Raw assets that gave clips; any other ranks last.
+        decode_status: Rows of ``decode_status`` of the same drops.
     """
     ranks = asset_quality.select("asset_id", "rank_value")
     named = {*ranks["asset_id"], *match_pairs["asset_a"], *match_pairs["asset_b"]}
     last = pl.DataFrame(
         {"asset_id": sorted(named - set(decoded))}, schema={"asset_id": pl.String}
-    ).with_columns(rank_value=pl.lit(-1.0))
-    ranked = pl.concat([ranks.join(last, on="asset_id", how="anti"), last])
-    return group_near_duplicates(match_pairs, ranked)
+    ).with_columns(rank_value=pl.lit(-2.0))
+    salvaged = decode_status.filter(pl.col("status") == "salvaged")["asset_id"].unique()
+    below_whole = -1 / (1 + pl.col("rank_value").fill_null(0.0))  # in [-1, 0), in the same order
+    ranks = ranks.join(last, on="asset_id", how="anti").with_columns(
+        pl.when(pl.col("asset_id").is_in(salvaged.to_list()))
+        .then(below_whole)
+        .otherwise("rank_value")
+        .alias("rank_value")
+    )
+    return group_near_duplicates(match_pairs, pl.concat([ranks, last]))
 
 
 def _known(run: StepRun) -> Iterator[Printed]:

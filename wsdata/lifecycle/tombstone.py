@@ -70,6 +70,7 @@ def copies(ledger: Ledger, store: BlobStore) -> pl.DataFrame:
         read_table(ledger, store, "match_pairs"),
         read_table(ledger, store, "asset_quality"),
         read_table(ledger, store, "clips")["asset_id"].unique(),
+        read_table(ledger, store, "decode_status"),
     )
 
 

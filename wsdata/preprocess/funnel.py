@@ -54,7 +54,7 @@ STEP = Step(
     stage="preprocess",
     name="gates",
     function="wsdata.preprocess.funnel:run",
-    code_version="gates-2",
+    code_version="gates-3",
     partition="drop",
     assets={"gates": ("gates",)},
     inputs=(
@@ -195,7 +195,7 @@ def _canonical(run: StepRun) -> dict[str, str]:
     status = run.read_context("decode_status")
     lost = status.filter(pl.col("status").is_in(UNDECODABLE) | (pl.col("num_clips") == 0))
     named = {*quality["asset_id"], *pairs["asset_a"], *pairs["asset_b"]}
-    groups = canonical_copies(pairs, quality, named - set(lost["asset_id"]))
+    groups = canonical_copies(pairs, quality, named - set(lost["asset_id"]), status)
     return dict(groups.select("asset_id", "canonical_id").iter_rows())
 
 

@@ -1,6 +1,7 @@
 import polars as pl
 import pytest
 
+from wsdata import tables
 from wsdata.curate.withheld import withheld_assets
 from wsdata.ids import make_clip_id
 from wsdata.ingest.neardup import canonical_copies
@@ -87,7 +88,7 @@ def test_an_asset_named_itself_keeps_its_own_request():
     quality = pl.DataFrame(
         {"asset_id": [asset_id("one"), asset_id("two")], "rank_value": [1.0, 2.0]}
     )
-    groups = canonical_copies(pairs, quality, quality["asset_id"])
+    groups = canonical_copies(pairs, quality, quality["asset_id"], tables.empty("decode_status"))
     stones = {asset_id("one"): {"request_id": "t1"}, asset_id("two"): {"request_id": "t2"}}
     found = withheld_assets(groups, stones)
     assert dict(found.select("asset_id", "request_id").rows()) == {
@@ -101,9 +102,35 @@ def test_canonical_copies_rank_what_did_not_decode_last():
     quality = pl.DataFrame(
         {"asset_id": [asset_id("two"), asset_id("three")], "rank_value": [9.0, 2.0]}
     )
-    groups = canonical_copies(pairs, quality, [asset_id("one"), asset_id("three")])
+    status = tables.empty("decode_status")
+    groups = canonical_copies(pairs, quality, [asset_id("one"), asset_id("three")], status)
     assert set(groups["canonical_id"]) == {asset_id("three")}
     assert set(groups["asset_id"]) == {asset_id(name) for name in ("one", "two", "three")}
+
+
+def test_a_salvaged_copy_stands_for_salvaged_ones_alone():
+    """Of the best bit rate, it is kept where no whole copy is: then the whole one is."""
+    pairs = pl.DataFrame([pair("best", "good"), pair("good", "whole"), pair("lone", "poor")])
+    names = {"best": 9e12, "good": 8e12, "whole": 1.0, "lone": 5.0, "poor": 4.0, "lost": 7.0}
+    quality = pl.DataFrame(
+        {"asset_id": [asset_id(name) for name in names], "rank_value": list(names.values())}
+    )
+    status = tables.rows_of(
+        "decode_status",
+        [
+            {"asset_id": asset_id(name), "status": "ok" if name == "whole" else "salvaged"}
+            for name in names
+        ],
+    )
+    decoded = [asset_id(name) for name in names if name != "lost"]
+    kept = dict(canonical_copies(pairs, quality, decoded, status).rows())
+    told = {name: kept[asset_id(name)] for name in names}
+    assert told == {
+        "best": asset_id("whole"), "good": asset_id("whole"), "whole": asset_id("whole"),
+        "lone": asset_id("lone"), "poor": asset_id("lone"), "lost": asset_id("lost"),
+    }  # fmt: skip
+    with_best = canonical_copies(pairs, quality, decoded, status.with_columns(status=pl.lit("ok")))
+    assert dict(with_best.rows())[asset_id("whole")] == asset_id("best")
 
 
 def test_a_listed_asset_goes_with_its_copies_whatever_drop_says_so():
