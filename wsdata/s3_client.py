@@ -27,7 +27,7 @@ BASE_PAUSE_S = 0.05
 MAX_PAUSE_S = 20.0
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
-MAX_CONNECTIONS = 32
+MAX_CONNECTIONS = 64  # kept open: reader threads of a rank, second requests included
 BLOCK_BYTES = 1 << 20
 
 MISSING = ("NoSuchKey", "404")
