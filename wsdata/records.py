@@ -69,7 +69,7 @@ class Fact:
     """One append-only statement of the ledger about a subject.
 
     Kinds: quarantine, release, tombstone, takedown, pin, dataset_version, cut_recipe, run_served,
-    eval_listing, approval, safety_list, safety_report, safety_note.
+    run_telemetry, report_refused, eval_listing, approval, safety_list, safety_report, safety_note.
     """
 
     kind: str

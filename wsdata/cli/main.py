@@ -170,6 +170,8 @@ def _add_questions(commands, group, add) -> None:  # noqa: ANN001
     where.add_argument("version")
     where.add_argument("--clip", required=True, metavar="ID")
     where.add_argument("--until", type=int, metavar="STEP", help="default: the plan's end")
+    run = add(plan, "run", "runs:show_run", "a run's segments, and which world sizes can read it")
+    run.add_argument("file", help="segments, TOML or JSON")
     served = group("served", "what training runs were really served, as they told it")
     add(served, "list", "served:list_runs", "runs; of one run, its ranges").add_argument("--run")
     times = add(served, "where", "served:where", "the steps of runs that served a clip")

@@ -6,6 +6,7 @@ import pytest
 from wsdata import tables
 from wsdata.catalog.ledger import Ledger
 from wsdata.catalog.objects import read_object, read_table
+from wsdata.catalog.restate import restate
 from wsdata.errors import CatalogError, IntegrityError, ObjectMissing
 from wsdata.records import Fact, ObjectRef, Order, Report
 
@@ -110,6 +111,31 @@ def test_writers_of_one_order_make_one_commit(ledger_url):
         thread.join()
     assert ledgers[0].seq == 1
     assert len(ledgers[0].all_objects()) == 1
+
+
+def test_who_adds_to_what_was_stated_undoes_no_other(ledger_url):
+    ledgers = [Ledger(ledger_url) for _ in range(4)]
+    subjects = [f"run-{number}" for number in range(3)]
+
+    def add(ledger):
+        def more(bodies):
+            return [
+                Fact(kind="sum", subject=each, body={"n": bodies.get(each, {}).get("n", 0) + 1})
+                for each in subjects
+            ]
+
+        for _ in range(3):
+            restate(ledger, "sum", subjects, more, step="s")
+
+    threads = [threading.Thread(target=add, args=(each,)) for each in ledgers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ledgers[0].present("sum") == {each: {"n": 12} for each in subjects}
+    assert restate(ledgers[0], "sum", ["run-0", "never"], lambda _: [], step="s") is None
+    assert ledgers[0].seq == 12
+    assert ledgers[0].verify_chain() is None
 
 
 def test_rows_are_read_whole_or_not_at_all(home):

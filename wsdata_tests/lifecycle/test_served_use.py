@@ -118,3 +118,22 @@ def test_people_are_told_what_was_served_beside_what_is_planned(home, plan, caps
         capsys.readouterr().out
     )
     assert run_command(["served", "list", "--run", "r9", "--home", str(home.path)]) == 1
+
+
+def test_a_declared_run_is_told_before_it_is_started(home, plan, tmp_path, capsys):
+    file = tmp_path / "run.toml"
+    file.write_text(
+        '[[segments]]\nversion = "v1"\nend_step = 12\n\n[[segments]]\nversion = "v1"\nseed = 7\n'
+    )
+    assert run_command(["plan", "run", str(file), "--json", "--home", str(home.path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(s["first_step"], s["end_step"], s["seed"]) for s in found["segments"]] == [
+        (0, 12, plan.seed),
+        (12, None, 7),
+    ]
+    assert (found["world_sizes"], found["end_step"]) == ([1, 2, 4], 60)
+    assert run_command(["plan", "run", str(file), "--home", str(home.path)]) == 0
+    assert "world sizes that can read it: 1, 2, 4" in capsys.readouterr().out
+    file.write_text('[[segments]]\nversion = "v1"\n\n[[segments]]\nversion = "v1"\n')
+    assert run_command(["plan", "run", str(file), "--home", str(home.path)]) == 2
+    assert "is open" in capsys.readouterr().err
