@@ -16,7 +16,7 @@ from wsdata.loader.caption_reader import CaptionReader
 from wsdata.loader.order import Piece, Share, choose_variant
 from wsdata.loader.pixels import PixelBatch, PixelReader
 from wsdata.loader.plan_ahead import Planner
-from wsdata.loader.run import Run, Tokens
+from wsdata.loader.run import Run, Tokens, one_tokens
 from wsdata.loader.sample_reader import SampleReader
 from wsdata.loader.slabs import Memory
 from wsdata.loader.version import OpenVersion
@@ -276,9 +276,13 @@ class BatchReader:
 
 
 def tokens_of(opened: OpenVersion) -> Tokens:
-    """What the latents of a dataset version are; its index has one kind alone."""
-    (first,) = opened.placements([0])
-    return Tokens(first.tokenizer_version, first.dtype)
+    """What the latents of a dataset version are, as the root of its index tells.
+
+    Raises:
+        PlanError: They are of several kinds.
+    """
+    kinds = [(kind.tokenizer_version, kind.dtype) for kind in opened.index.root.kinds]
+    return one_tokens(opened.version, kinds)
 
 
 _NOTHING = np.empty(0, np.uint8)

@@ -1,13 +1,17 @@
 """Runs of segments through the torch dataset: borders, resumption, and what the inbox is told."""
 
+import dataclasses
+
 import pytest
 import torch
 
-from wsdata.errors import CursorError
+from wsdata.errors import CursorError, PlanError
 from wsdata.loader import served
+from wsdata.loader.batch_reader import tokens_of
 from wsdata.loader.dataset import PlanDataset
 from wsdata.loader.run import Segment
 from wsdata.loader.served import parse_report
+from wsdata.loader.version import open_version
 from wsdata.store import FolderStore
 from wsdata_tests.loader.published import PARAMS, publish
 
@@ -99,3 +103,12 @@ def test_what_dataloader_workers_read_is_told_by_whoever_consumes_it(store, tmp_
     del data
     (one, other) = [parse_report(inbox.get(key)) for key, _ in inbox.list(served.PREFIX)]
     assert [one.ranges[0][:2], other.ranges[0][:2]] == [(0, 6), (6, 7)]
+
+
+def test_a_version_of_two_tokenizers_is_refused_before_anything_is_read(store):
+    opened = open_version(store, "v1")
+    other = opened.index.root.kinds[0]._replace(tokenizer_version="noise-2")
+    root = dataclasses.replace(opened.index.root, kinds=(*opened.index.root.kinds, other))
+    opened.index.root = root
+    with pytest.raises(PlanError, match=r"2 kinds \(noise-1 as fp8, noise-2 as fp8\)"):
+        tokens_of(opened)
