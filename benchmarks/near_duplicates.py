@@ -152,7 +152,7 @@ def derive(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, tuple[str
             told[f"{name}-{kind}"] = _printed(path)
             truth[f"{name}-{kind}"] = (name, kind)
         if clip.duration_s >= 10:
-            others = [clips[names[(place + step) % len(names)]] for step in (1, 2)]
+            others = [clips[names[(place + step) % len(names)]].cut(0.0, 5.0) for step in (1, 2)]
             mix = made.joined(others[0], clip.cut(2.0, 7.0), others[1])
             told[f"{name}-excerpt"] = _printed(made.write_clip(mix, folder / f"{name}-x.mp4"))
             truth[f"{name}-excerpt"] = (name, "excerpt")
