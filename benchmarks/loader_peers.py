@@ -38,7 +38,7 @@ def measure(batches: Any, wanted: int) -> dict:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and all that came of it and still runs."""
+    """CPU time of this process and all that came of it, ended or not."""
     spent, parents = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -46,7 +46,7 @@ def cpu_seconds() -> float:
         except OSError:
             continue  # it has just ended
         pid = int(path.parent.name)
-        parents[pid], spent[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
+        parents[pid], spent[pid] = int(fields[1]), sum(map(int, fields[11:15]))
     mine, found = {os.getpid()}, {os.getpid()}
     while found:
         found = {pid for pid, parent in parents.items() if parent in found} - mine
@@ -67,11 +67,22 @@ def stack(samples: list[dict]) -> tuple[Any, Any]:
     )
 
 
-def _streaming(folder: Path, batch: int) -> Any:
+def _streaming(args: argparse.Namespace) -> Any:
+    """The same shards, as often over as it takes, so that no epoch ends under the clock."""
     from streaming import StreamingDataset
 
+    folder = args.root / "mds" / args.version
+    shards = json.loads((folder / "index.json").read_text())["shards"]
+    size = sum(each["raw_data"]["bytes"] for each in shards) / sum(
+        each["samples"] for each in shards
+    )
     return StreamingDataset(
-        local=str(folder), batch_size=batch, shuffle=True, shuffle_seed=1, num_canonical_nodes=1
+        local=str(folder),
+        batch_size=args.batch,
+        shuffle=True,
+        shuffle_seed=1,
+        num_canonical_nodes=1,
+        epoch_size=int(1.5 * args.bytes / size) + 20 * args.batch,
     )
 
 
@@ -79,21 +90,17 @@ def streaming_dataloader(args: argparse.Namespace) -> Iterator[int]:
     """Streaming through a torch DataLoader with two workers, which stack."""
     from torch.utils.data import DataLoader
 
-    data = _streaming(args.root / "mds" / args.version, args.batch)
-    while True:
-        loader = DataLoader(
-            data, batch_size=args.batch, num_workers=2, collate_fn=stack, drop_last=True
-        )
-        for latents, _ in loader:
-            yield latents.numel()
+    loader = DataLoader(
+        _streaming(args), batch_size=args.batch, num_workers=2, collate_fn=stack, drop_last=True
+    )
+    for latents, _ in loader:
+        yield latents.numel()
 
 
 def streaming_plain(args: argparse.Namespace) -> Iterator[int]:
     """Streaming's own iteration, sample by sample, nothing stacked."""
-    data = _streaming(args.root / "mds" / args.version, args.batch)
-    while True:
-        for sample in data:
-            yield len(sample["latents"])
+    for sample in _streaming(args):
+        yield len(sample["latents"])
 
 
 def webdataset_batches(args: argparse.Namespace) -> Iterator[int]:

@@ -23,6 +23,7 @@ _LEAST_NORMAL_BITS = np.uint32((127 - 6) << 23)  # float32's of 2^-6
 _FP8_LIFT = np.float32(2.0**120)  # e4m3 has exponent bias 7, float32 has 127
 _FP8_BITS = np.int32(-(2**31) | 0x7F << 20)  # sign, exponent, mantissa
 _MAX_SHIFT_SCALE = 128.0  # times 2**120 stays finite
+_CACHED_VALUES = 1 << 16  # of float32, which stay in a core's own cache
 _SMALLEST = np.array([1 << 20], np.int32).view(np.float32)  # code 1, as `_shift_fp8` sees it
 
 
@@ -180,13 +181,16 @@ def _shift_fp8(
 ) -> None:
     """Move each code's bits to where float32 has them, then make up for the exponent's bias.
 
-    Twice as fast as a table, frame by frame in the cache. Both factors are exact, so the one
-    rounding is that of number times scale.
+    Twice as fast as a table, some frames at a time in the cache. Both factors are exact, so the
+    one rounding is that of number times scale.
     """
     lifted_c11 = (scale_c * _FP8_LIFT)[:, None, None]
-    for codes_chw, latents_chw in zip(codes_tchw, out_tchw, strict=True):
-        bits_chw = latents_chw.view(np.int32)
-        np.copyto(bits_chw, codes_chw.view(np.int8))  # the sign spreads over the upper bits
-        np.left_shift(bits_chw, 20, out=bits_chw)
-        np.bitwise_and(bits_chw, _FP8_BITS, out=bits_chw)
-        np.multiply(latents_chw, lifted_c11, out=latents_chw)
+    stride = max(1, _CACHED_VALUES // codes_tchw[0].size)
+    for start in range(0, len(codes_tchw), stride):
+        latents_tchw = out_tchw[start : start + stride]
+        bits_tchw = latents_tchw.view(np.int32)
+        # The sign spreads over the upper bits.
+        np.copyto(bits_tchw, codes_tchw[start : start + stride].view(np.int8))
+        np.left_shift(bits_tchw, 20, out=bits_tchw)
+        np.bitwise_and(bits_tchw, _FP8_BITS, out=bits_tchw)
+        np.multiply(latents_tchw, lifted_c11, out=latents_tchw)
