@@ -67,7 +67,12 @@ GRANTS: Mapping[str, tuple[Grant, ...]] = {
     "trainer": (
         Grant(place="store", prefixes=("training/",), actions=READ),
         # What was served is told by putting it; nothing there can be read back.
-        Grant(place="store", prefixes=("inbox/served/", "inbox/telemetry/"), actions=WRITE, has_names=False),
+        Grant(
+            place="store",
+            prefixes=("inbox/served/", "inbox/telemetry/"),
+            actions=WRITE,
+            has_names=False,
+        ),
     ),
 }
 SEALED_FROM = ("pipeline", "decode", "trainer")
