@@ -37,7 +37,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def files(home):
-    return {f["path"]: f for f in home.run("funnel")["files"]}
+    return {f["path"]: f for f in home.ask("funnel")["files"]}
 
 
 def test_nothing_is_lost_without_a_record(home, files):
@@ -85,23 +85,23 @@ def test_the_ui_tells_of_each_file_what_became_of_it_and_why(home, files):
 
 
 def test_quarantine_is_sticky_and_a_release_tries_again(home):
-    held = home.run("quarantine", "list")
+    held = home.ask("quarantine", "list")
     assert held
     assert all(each["attempts"] == 3 for each in held)
     before = home.objects()
-    summary = home.run("run", code=None)
+    summary = home.process_drops()
     assert not [run for run in summary["runs"] if "preprocess/decode" in run["steps"]]
-    home.run("quarantine", "release", held[0]["asset_id"][:12], "--reason", "decoder was mended")
-    summary = home.run("run", code=None)
+    home.ask("quarantine", "release", held[0]["asset_id"][:12], "--reason", "decoder was mended")
+    summary = home.process_drops()
     assert [run for run in summary["runs"] if "preprocess/decode" in run["steps"]]
-    assert {e["asset_id"] for e in home.run("quarantine", "list")} == {e["asset_id"] for e in held}
+    assert {e["asset_id"] for e in home.ask("quarantine", "list")} == {e["asset_id"] for e in held}
     key = next(key for key in before if key[0] == "decode_status")
     assert home.objects()[key] == before[key], "the same file fails the same way"
-    home.run("quarantine", "release", "00000000", "--reason", "x", code=1)
+    home.ask("quarantine", "release", "00000000", "--reason", "x", code=1)
 
 
 def test_the_funnel_counts_them(home, files):
-    totals = home.run("funnel")["totals"]
+    totals = home.ask("funnel")["totals"]
     assert totals["quarantined"] == sum(f["status"] == "quarantined" for f in files.values())
     assert totals["salvaged"] == sum(f["status"] == "salvaged" for f in files.values())
 
