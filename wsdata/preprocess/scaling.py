@@ -19,7 +19,7 @@ from wsdata.preprocess.looks import Look, feature_picture, look_size
 if TYPE_CHECKING:
     from av import VideoFrame
 
-LOOK_LINES = 4  # of the frame, that a line of its look is the mean of
+LOOK_LINES = 4  # of the frame at most, that a line of its look is the mean of
 
 _TURNS = {1: (("transpose", "dir=clock"),), 2: (("hflip", ""), ("vflip", "")),
           3: (("transpose", "dir=cclock"),)}  # fmt: skip
@@ -153,14 +153,27 @@ def _look(frame: "VideoFrame", size: tuple[int, int]) -> Look:
     for plane, into in zip(planes, (look[:height], *chroma), strict=True):
         lines = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
         high, wide = into.shape
+        step = _line_step(plane.height, high)
         count = LOOK_LINES * high
-        if count < plane.height:  # whole numbers of lines and columns each, which is faster
+        if step > 1:
+            lines = lines[step // 2 :: step]
+        elif count < plane.height:  # whole numbers of lines and columns each, which is faster
             lines = lines[(2 * np.arange(count) + 1) * plane.height // (2 * count)]
         lines = lines[:, : plane.width]
         if plane.width > wide and plane.width % wide:
             lines = cv2.resize(lines, (plane.width // wide * wide, len(lines)))
         into[:] = cv2.resize(lines, (wide, high), interpolation=cv2.INTER_AREA)
     return look
+
+
+def _line_step(height: int, wanted: int) -> int:
+    """Every how-many-th line of `height` makes as many for each of `wanted` lines, 4 or 3.
+
+    Such lines are read where they lie; 1 where there is no such step.
+    """
+    each, rest = divmod(height, wanted)
+    steps = [each // count for count in (LOOK_LINES, LOOK_LINES - 1) if each % count == 0]
+    return steps[0] if steps and not rest else 1
 
 
 def still_rungs(frame: "VideoFrame", geometry: Geometry) -> dict[str, bytes]:
