@@ -96,14 +96,23 @@ def write_at(buffers: Sequence[memoryview], start: int, data: bytes | memoryview
             return
 
 
-def pread_into(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
-    """Fill buffers from a file; return the bytes read, fewer than wanted at the file's end."""
-    return _transfer(os.preadv, descriptor, buffers, offset)
+def pread_into(
+    descriptor: int, buffers: Sequence[memoryview], offset: int, wanted: int | None = None
+) -> int:
+    """Fill buffers from a file; return the bytes read, fewer than wanted at the file's end.
+
+    Args:
+        descriptor: The file.
+        buffers: Where to.
+        offset: First byte.
+        wanted: `num_bytes` of the buffers, where that is known.
+    """
+    return _transfer(os.preadv, descriptor, buffers, offset, wanted)
 
 
 def pwrite_from(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
     """Write buffers to a file; return the bytes written, all of them unless the disk is full."""
-    return _transfer(os.pwritev, descriptor, buffers, offset)
+    return _transfer(os.pwritev, descriptor, buffers, offset, None)
 
 
 def _transfer(
@@ -111,8 +120,9 @@ def _transfer(
     descriptor: int,
     buffers: Sequence[memoryview],
     offset: int,
+    wanted: int | None,
 ) -> int:
-    wanted = num_bytes(buffers)
+    wanted = num_bytes(buffers) if wanted is None else wanted
     if len(buffers) <= MAX_VECTORS and wanted <= MAX_CALL_BYTES:
         done = call(descriptor, buffers, offset)  # the usual case, in one call
     else:

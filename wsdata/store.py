@@ -176,10 +176,10 @@ class FolderStore:
             file = self._files.acquire(path)
             try:
                 if watch is None or not watch.is_racing:
-                    found = pread_into(file.descriptor, buffers, offset)
+                    found = pread_into(file.descriptor, buffers, offset, wanted)
                 else:
                     with watch.writing():
-                        found = pread_into(file.descriptor, buffers, offset)
+                        found = pread_into(file.descriptor, buffers, offset, wanted)
             finally:
                 self._files.release(file)
         except FileNotFoundError:

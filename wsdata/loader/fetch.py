@@ -49,6 +49,7 @@ class Fetcher:
             default_hedging(store) if hedging is None else hedging,
             lambda is_won: telemetry.hedged(is_won=is_won),
         )
+        self._is_plain = cache is None and not (self._reads.is_remote or self._reads.may_race)
 
     def read_into(
         self,
@@ -91,11 +92,17 @@ class Fetcher:
         """
         began = time.monotonic()
         wanted = sum([num_bytes(buffers) for _, buffers in parts])
-        watch = ReadWatch()
+        watch = None
         try:
-            is_hit, is_right = self._read(key, parts, is_valid, watch)
+            if self._is_plain and len(parts) == 1:  # a folder: nothing to keep, nothing to race
+                self.store.read_into(key, *parts[0])
+                is_hit, is_right = None, is_valid()
+            else:
+                watch = ReadWatch()
+                is_hit, is_right = self._read(key, parts, is_valid, watch)
             is_reread = not is_right
             if is_reread:
+                watch = watch or ReadWatch()
                 watch.num_retries += 1
                 self._fill(key, parts, watch)
                 if not is_valid():
@@ -113,7 +120,7 @@ class Fetcher:
             wanted,
             is_reread=is_reread,
             is_hit=is_hit,
-            num_retries=watch.num_retries,
+            num_retries=watch.num_retries if watch else 0,
         )
 
     def read(

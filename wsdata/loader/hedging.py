@@ -69,12 +69,14 @@ class HedgedReads:
 
     Attributes:
         is_remote: Whether reads wait for answers rather than for a disk.
+        may_race: Whether a second request may ever be sent.
     """
 
     def __init__(
         self, store: BlobStore, hedging: Hedging, on_hedge: Callable[[bool], None]
     ) -> None:
         self.is_remote = _is_remote(store)
+        self.may_race = hedging.max_share > 0
         self._store = store
         self._hedging = hedging
         self._on_hedge = on_hedge
@@ -90,7 +92,7 @@ class HedgedReads:
 
         Once it has returned, nothing writes to the buffers any more.
         """
-        if not self._hedging.max_share:
+        if not self.may_race:
             self._store.read_into(key, offset, buffers, watch=watch)
             return
         began, size = time.monotonic(), num_bytes(buffers).bit_length()

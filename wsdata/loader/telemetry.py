@@ -8,6 +8,7 @@ a run is. A report is JSON; reports of many ranks add up exactly (`merge`), are 
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from wsdata.store import BlobStore
 TELEMETRY_PREFIX = "inbox/telemetry/"
 FORMAT = "telemetry-1"
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
+_MAX_NOTED = 256  # reads that are noted before they are counted
 _COUNTS = {  # name in a report: what Prometheus says of it
     "num_samples": "Byte ranges that were fetched.",
     "num_bytes": "Bytes that were fetched.",
@@ -42,6 +44,7 @@ class Telemetry:
         self._fetches, self._steps = Histogram(), Histogram()
         self._delivered_at: float | None = None
         self._counts: dict[str, float] = dict.fromkeys(_COUNTS, 0)
+        self._noted: deque[tuple[float, int, bool, bool | None, int]] = deque()
 
     def fetched(
         self,
@@ -61,9 +64,17 @@ class Telemetry:
             is_hit: Whether the node's cache had it; None without a cache.
             num_retries: Requests to the store beyond the first.
         """
-        with self._lock:
+        self._noted.append((seconds, num_bytes, is_reread, is_hit, num_retries))
+        if len(self._noted) >= _MAX_NOTED:
+            with self._lock:
+                self._count()
+
+    def _count(self) -> None:
+        """Add up what was noted, which a reader does without waiting for the others."""
+        counts = self._counts
+        while self._noted:
+            seconds, num_bytes, is_reread, is_hit, num_retries = self._noted.popleft()
             self._fetches.add(seconds)
-            counts = self._counts
             counts["num_samples"] += 1
             counts["num_bytes"] += num_bytes
             counts["num_reread"] += is_reread
@@ -103,6 +114,7 @@ class Telemetry:
             step_s: Seconds of one training step; measured between deliveries without it.
         """
         with self._lock:
+            self._count()
             fetches, steps = Histogram(), Histogram()
             fetches.merge(self._fetches)
             steps.merge(self._steps)
