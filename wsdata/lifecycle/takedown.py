@@ -6,8 +6,9 @@ Nothing is decoded or encoded again: the next cut leaves every descendant out.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import polars as pl
 
 from wsdata import tables
@@ -157,12 +158,15 @@ def _uses_of(ledger: Ledger, store: BlobStore, clips: list[str]) -> list[dict[st
 
 
 def use_in(ledger: Ledger, store: BlobStore, version: str, clips: list[str]) -> dict[str, Any]:
-    """Where some clips are used in a dataset version: samples, shards and steps of its plan."""
+    """Where some clips are used in a dataset version: samples, shards and steps of its plan.
+
+    What a patch leaves out counts where its plan serves it before the patch's first step.
+    """
     index = read_table(ledger, store, "dataset_index", base_of(version))
-    used = index.filter(
-        pl.col("clip_id").is_in(clips) & ~pl.col("sample_id").is_in(left_out(ledger, version))
-    )
-    steps = _steps_of(ledger, store, version, index, used["clip_id"].unique().to_list())
+    mine = index.filter(pl.col("clip_id").is_in(clips))
+    steps, served = _plan_of(ledger, store, version, index, mine["clip_id"].unique().to_list())
+    is_left = ~pl.col("sample_id").is_in(left_out(ledger, version))
+    used = mine.filter(is_left | pl.col("sample_id").is_in(served))
     return {
         "version": version,
         "samples": used.height,
@@ -172,15 +176,32 @@ def use_in(ledger: Ledger, store: BlobStore, version: str, clips: list[str]) -> 
     }
 
 
-def _steps_of(
+def _plan_of(
     ledger: Ledger, store: BlobStore, version: str, index: pl.DataFrame, clips: list[str]
-) -> set[int]:
-    """Steps that serve any of the clips; none where the version has no plan yet."""
+) -> tuple[set[int], list[str]]:
+    """Steps that serve any of the clips, and which of their samples they serve.
+
+    Where no plan can be asked, no step, but all samples: it may have served each.
+    """
+    table = SampleTable(index)
+    rows = table.rows_of_clips(clips)
     if not clips or store.size(dataset_key(version)) is None:
-        return set()
+        return set(), [sample for sample, _ in table.names(rows)]
     plan = load_plan(ledger, store, version)
-    rows = SampleTable(index).rows_of_clips(clips)
-    return {served.step for served in plan.where_rows(rows, until_step=plan.num_steps)}
+    steps: set[int] = set()
+    found: set[int] = set()
+    for pool, places in plan.places_of(rows).items():
+        # What a later patch leaves out may stand in for what an earlier one did.
+        touched = [each.excluded[pool].all() for each in plan.patches if pool in each.excluded]
+        asked = np.unique(np.concatenate([places, *touched]))
+        for draws in plan.draws_of(pool, asked, until_step=plan.num_steps):
+            drawn = plan.serve(draws)
+            mine = np.isin(drawn, places)
+            steps |= set(cast("list[int]", draws.steps[mine].tolist()))
+            met = plan.rows_of(draws._replace(places=drawn))[mine]
+            found |= set(cast("list[int]", met.tolist()))
+    names = table.names(np.array(sorted(found), dtype=np.int64))
+    return steps, [sample for sample, _ in names]
 
 
 def _clips_of(ledger: Ledger, store: BlobStore, assets: list[str]) -> pl.DataFrame:

@@ -2,10 +2,11 @@ import polars as pl
 import pytest
 
 from wsdata.errors import CatalogError
+from wsdata.lifecycle.patch import patch_version
 from wsdata.lifecycle.plans import load_plan
 from wsdata.lifecycle.takedown import STEP, report_takedown, request_takedown
 from wsdata.lifecycle.tombstone import Criteria, is_withheld, named_assets, twins_of
-from wsdata_tests.lifecycle.fabricated import URL, A, asset_id, clip_id, pair
+from wsdata_tests.lifecycle.fabricated import URL, A, asset_id, clip_id, pair, sample_ids
 
 FIELDS = {"request_id", "assets", "twins", "clips", "versions", "next_version"}
 FILM = Criteria(assets=(asset_id("film")[:12],))
@@ -50,6 +51,38 @@ def test_the_first_step_is_where_a_walk_of_the_plan_meets_it(home):
     assert (use["first_step"], use["num_steps"]) == (steps[0], len(steps))
     index = home.rows("dataset_index", "v1").filter(pl.col("clip_id").is_in(sorted(taken)))
     assert use["shards"] == sorted(index["shard"].unique())
+
+
+@pytest.mark.parametrize("first_patch", [0, 7, 40, 999_999])
+def test_what_a_patch_leaves_out_was_used_before_its_first_step(home, first_patch):
+    taken = [clip_id("film", n) for n in range(3)]
+    for version, start in (("v1", first_patch), ("v1.1", 20)):
+        subjects = [taken[0]] if version == "v1" else [*taken, clip_id("tape", 0)]
+        patch_version(home.ledger, home.store, version, subjects, from_step=start)
+    uses = {use["version"]: use for use in _request(home)["versions"]}
+    assert list(uses) == ["v1", "v1.1", "v1.2"]
+    index = home.rows("dataset_index", "v1")
+    for version, use in uses.items():
+        plan = load_plan(home.ledger, home.store, version)
+        walked = [
+            (step, sample.sample_id) for step in range(plan.num_steps)
+            for sample in plan.samples(step) if sample.clip_id in taken
+        ]  # fmt: skip
+        steps = {step for step, _ in walked}
+        left = set(sample_ids(taken[1]) + sample_ids(taken[2])) if version == "v1.1" else set()
+        samples = sorted({sample for _, sample in walked} | left)
+        assert (use["first_step"], use["num_steps"]) == (min(steps), len(steps))
+        assert use["samples"] == len(samples)
+        rows = index.filter(pl.col("sample_id").is_in(samples))
+        assert use["shards"] == sorted(rows["shard"].unique())
+    assert uses["v1.2"]["num_steps"] < uses["v1"]["num_steps"]
+
+
+def test_of_a_patch_whose_plan_cannot_be_asked_no_sample_is_taken_for_unused(home):
+    patch_version(home.ledger, home.store, "v1", [asset_id("film")], from_step=20)
+    home.store.delete("training/datasets/v1.1.json")
+    use = _request(home)["versions"][1]
+    assert (use["version"], use["samples"], use["first_step"]) == ("v1.1", 6, None)
 
 
 def test_a_second_request_is_no_change(home):
