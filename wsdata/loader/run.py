@@ -23,6 +23,8 @@ from wsdata.shard.plan import StepPlan
 
 FORMAT_VERSION = 1
 ID_DIGITS = 32  # of run ids: 128 bits
+MAX_NUMBER = 2**48  # of steps and seeds: what reports of served steps can tell
+_INTEGERS = {"seed": "a seed", "first_step": "a step", "end_step": "a step", "plan_step": "a step"}
 _NAMES = ("version", "seed", "first_step", "end_step", "plan_step", "plan_id")
 
 
@@ -48,12 +50,16 @@ class Segment:
     plan_id: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("version", "plan_id"):
+            if not isinstance(value := getattr(self, name), str):
+                raise ValueError(f"segment of a run: {name} {value!r}, expected a text in quotes")  # noqa: TRY004
         parse_version(self.version)
-        for name in ("first_step", "end_step", "plan_step"):
+        for name, kind in _INTEGERS.items():
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 0):
+            if value is not None and (type(value) is not int or not 0 <= value < MAX_NUMBER):
                 raise ValueError(
-                    f"segment of {self.version}: {name} {value!r}, expected a step >= 0"
+                    f"segment of {self.version}: {name} {value!r}, expected {kind} >= 0, an "
+                    "integer below 2^48"
                 )
 
     def to_json(self) -> dict[str, Any]:

@@ -102,6 +102,10 @@ def test_runs_are_declared_in_json_toml_or_code(tmp_path):
         ({"segments": [{"version": "v3", "steps": 3}]}, "unknown keys"),
         ({"segments": [{"version": "v3", "end_step": "3"}]}, "expected a step"),
         ({"segments": [{"version": "latest"}]}, "latest"),
+        ({"segments": [{"version": 1}]}, "version 1, expected a text"),
+        ({"segments": [{"version": "v3", "plan_id": 12}]}, "plan_id 12, expected a text"),
+        ({"segments": [{"version": "v3", "end_step": True}]}, "end_step True, expected a step"),
+        ({"segments": [{"version": "v3", "seed": "7"}]}, "seed '7', expected a seed"),
     ):
         with pytest.raises(ValueError, match=match):
             parse_run(bad)
