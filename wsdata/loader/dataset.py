@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from wsdata.errors import PlanError
-from wsdata.ids import parse_version
+from wsdata.errors import CursorError
 from wsdata.loader.batch_reader import BatchReader, Skipped, tokens_of
 from wsdata.loader.batches import Batch, View, batch_body
 from wsdata.loader.cache import DEFAULT_MAX_BYTES, NodeCache
@@ -31,10 +30,11 @@ from wsdata.loader.order import Share, walk
 from wsdata.loader.pixels import Decoder, PixelReader
 from wsdata.loader.prefetch import Ring
 from wsdata.loader.reports import Reporter, Reports
-from wsdata.loader.run import Run, Segment, Tokens, bind_run
+from wsdata.loader.run import Segment, Tokens, bind_run
 from wsdata.loader.sample_reader import SampleReader
 from wsdata.loader.served import check_run_name
 from wsdata.loader.slabs import Memory, SlabPool
+from wsdata.loader.swap import swap_in
 from wsdata.loader.telemetry import Telemetry
 from wsdata.loader.version import OpenVersion, open_version
 from wsdata.shard.plan import StepPlan
@@ -139,6 +139,8 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         self._name = check_run_name(run) if run else ""
         if (version is None) == (segments is None):
             raise ValueError("expected either version or segments")
+        if segments is not None and seed is not None:
+            raise ValueError(f"seed {seed!r} beside segments: each segment has a seed of its own")
         self._share = Share(rank=rank, world_size=world_size, micro_batch=micro_batch)
         self._view = View(
             latents=latents,
@@ -162,6 +164,7 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         self._pin_memory = pin_memory
         self._report_to = _open(report_to) if report_to is not None else None
         self._resumed_step: int | None = None
+        self._num_loads = 0
         self._consumed: Reports | None = None
         self._unpatched: dict[int, StepPlan] = {}
         self._swaps: list[int] = []  # the step that each swap takes effect at
@@ -192,8 +195,14 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
     def _deliver(self, share: Share) -> Iterator[dict[str, Any]]:
         ring = self._ring(share)
         num_swaps, reports = len(self._swaps), self._reports()
+        num_loads = self._num_loads
         try:
             while True:
+                if self._num_loads != num_loads:
+                    raise CursorError(
+                        f"a state at step {self._resumed_step} was loaded while iterating: begin "
+                        "a new iterator, which goes on from there"
+                    )
                 if len(self._swaps) > num_swaps:
                     self._replace(ring, share, min(self._swaps[num_swaps:]))
                     num_swaps = len(self._swaps)
@@ -221,11 +230,14 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, under any world size.
 
+        An iterator that is going on raises CursorError at its next batch: begin a new one.
+
         Raises:
             CursorError: The state is another run's.
         """
         self._next_step, self._is_step_begun = resume_run(self._run, state), False
         self._resumed_step, self._consumed = self._next_step, None
+        self._num_loads += 1
 
     def consumed(self, batch: Mapping[str, Any]) -> None:
         """Say that a batch was delivered, where DataLoader workers read them: for `state_dict`."""
@@ -256,29 +268,16 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
             CursorError: The patch changes steps that were delivered already.
             PlanError: It is no patch of the plans of this run.
         """
-        numbers = [
-            number
-            for number, segment in enumerate(self._run.segments)
-            if parse_version(segment.version)[0] == parse_version(version)[0]
-        ]
-        if not numbers:
-            raise PlanError(
-                f"swap to {version}: the run has {'; '.join(self._run.told())}: only a patch of "
-                "one of these can take its place"
-            )
-        run, opened = self._run, dict[int, OpenVersion]()
-        for number in numbers:
-            seed = run.segments[number].plan.seed
-            opened[number] = open_version(self._small, version, seed=seed)
-            run = run.replaced(number, version, opened[number].plan)
-        undelivered = self._next_step + self._is_step_begun
+        swapped = swap_in(
+            self._run, version, lambda seed: open_version(self._small, version, seed=seed)
+        )
+        run, undelivered = swapped.run, self._next_step + self._is_step_begun
         resume_run(run, run_cursor(self._run, undelivered))
-        first = min(_first_change(self._run, run, number) for number in numbers)
-        for number in numbers:
+        for number, opened in swapped.opened.items():
             self._unpatched.setdefault(number, self._run.segments[number].plan)
-            self._versions[number] = opened[number]
+            self._versions[number] = opened
         self._run = run
-        self._swaps.append(max(first, undelivered))
+        self._swaps.append(max(swapped.first_step, undelivered))
         if self._consumed is not None:
             self._consumed.swap(run)
 
@@ -384,14 +383,6 @@ def as_tensor(array: NDArray[Any]) -> torch.Tensor:
     start = array.ctypes.data - base.data_ptr()
     flat = base.view(-1)[start : start + array.nbytes]
     return flat.view(torch.from_numpy(array[:0]).dtype).view(array.shape)
-
-
-def _first_change(old: Run, new: Run, number: int) -> int:
-    """First step of the run that patches of one segment, new since, may change."""
-    before, after = old.segments[number].plan, new.segments[number]
-    added = after.plan.patches[len(before.patches) :]
-    steps = [patch.from_step - after.plan_step + after.first_step for patch in added]
-    return max(after.first_step, min(steps, default=old.end_step))
 
 
 def _open(store: str | BlobStore) -> BlobStore:

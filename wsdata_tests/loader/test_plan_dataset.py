@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 from wsdata.errors import CatalogError, CursorError, IntegrityError, PlanError
 from wsdata.loader.dataset import PlanDataset
 from wsdata.loader.rank_reports import parse_rank_report
+from wsdata.loader.run import Segment
 from wsdata.loader.served import Range, parse_report
 from wsdata.loader.version import open_version
 from wsdata.shard.plan_patch import apply_patch
@@ -153,6 +154,35 @@ def test_stopping_and_going_on_with_the_same_object_loses_and_repeats_nothing(ve
     del iterator
     got += served(one)
     assert got == served(dataset(store, num_steps=10))
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_a_state_that_is_loaded_while_iterating_is_never_passed_over(version, num_threads):
+    store, _ = version
+    ahead = dataset(store, start_step=20, num_steps=4)
+    expected = served(dataset(store, start_step=20, num_steps=4))
+    one = dataset(store, num_steps=24, num_threads=num_threads)
+    running = iter(one)
+    for _ in range(3):
+        next(running)
+    one.load_state_dict(ahead.state_dict())
+    with pytest.raises(CursorError, match=r"state at step 20 was loaded while.*new iterator"):
+        next(running)
+    assert one.state_dict() == ahead.state_dict()
+    assert served(one) == expected
+    not_begun = iter(one)  # it begins with its first batch
+    one.load_state_dict(ahead.state_dict())
+    assert served(not_begun) == expected
+
+
+@pytest.mark.parametrize("seed", ["7", 1.5, -1, True, 2**48])
+def test_a_seed_that_no_report_could_tell_is_refused(version, seed):
+    with pytest.raises(ValueError, match=r"segment of v1: seed .*expected a seed >= 0"):
+        dataset(version[0], seed=seed)
+    with pytest.raises(ValueError, match=r"segment of v3: seed .*expected a seed >= 0"):
+        Segment(version="v3", seed=seed)
+    with pytest.raises(ValueError, match="beside segments"):
+        dataset(version[0], version=None, segments=[Segment(version="v1")], seed=seed)
 
 
 def test_steps_start_where_told_and_go_past_the_plans_end_when_asked(version):
