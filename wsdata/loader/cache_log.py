@@ -90,8 +90,8 @@ class SegmentLog:
         with self._locked():
             state = self._state() or self._begin(wanted)
             self._num_buckets = state.num_buckets
-            index_bytes = _TABLE_AT + state.num_buckets * _BUCKET_BYTES
-            self._bound = max_bytes - _in_blocks(index_bytes) - _DISK_BLOCK  # the head's last one
+            index_bytes = _in_blocks(_index_bytes(state.num_buckets))
+            self._bound = max_bytes - index_bytes - _DISK_BLOCK  # the head's last one
             if self._bound < max_bytes // 4:
                 raise ValueError(
                     f"cache bound of {max_bytes} bytes, and an index in {folder} that was made for "
@@ -233,6 +233,7 @@ class SegmentLog:
         """
         bucket_at = self._bucket_at(tag)
         bucket = os.pread(self._index, _BUCKET_BYTES, bucket_at)
+        bucket = bucket.ljust(_BUCKET_BYTES, b"\0")  # somebody cut the index, or begins it anew
         at = _slot_of(bucket, tag)
         if at is None:
             segments = [segment for _, _, segment, _ in _SLOTS_OF.iter_unpack(bucket)]
@@ -246,19 +247,23 @@ class SegmentLog:
         """Make an empty index in place, where there is none or a crash of the host broke it."""
         head = max((int(path.name[:10]) for path in self._listed()), default=0) + 1
         os.ftruncate(self._index, 0)
-        os.ftruncate(self._index, _TABLE_AT + num_buckets * _BUCKET_BYTES)
+        os.ftruncate(self._index, _index_bytes(num_buckets))
         state = _State(num_buckets, head + 1, head, 0, 0)  # no segment is alive
         self._write(state)
         self._remove_strays(state)
         return state
 
     def _state(self) -> _State | None:
-        """Read the header; None where it is none."""
+        """Read the header; None where it is none, or where the table behind it was cut short."""
         data = os.pread(self._index, _HEADER.size, 0)
         if len(data) < _HEADER.size or _crc(data[:-4]) != data[-4:]:
             return None
         magic, *numbers, _ = _HEADER.unpack(data)
-        return _State(*numbers) if magic == _MAGIC else None
+        if magic != _MAGIC:
+            return None
+        state = _State(*numbers)
+        is_cut = os.fstat(self._index).st_size < _index_bytes(state.num_buckets)
+        return None if is_cut else state
 
     def _write(self, state: _State) -> None:
         body = _HEADER.pack(_MAGIC, *state, 0)[:-4]
@@ -301,6 +306,10 @@ def _wait_for(handle: int) -> None:
             pause_s = min(0.01, 2 * pause_s)
         else:
             return
+
+
+def _index_bytes(num_buckets: int) -> int:
+    return _TABLE_AT + num_buckets * _BUCKET_BYTES
 
 
 def _in_blocks(num_bytes: int) -> int:

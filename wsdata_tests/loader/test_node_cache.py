@@ -412,6 +412,28 @@ def test_a_header_that_a_crash_of_the_host_broke_begins_the_cache_anew(tmp_path)
     assert on_disk(cache) <= SMALL
 
 
+@pytest.mark.parametrize("left_bytes", [0.5, 9000, 64, 30])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_an_index_that_was_cut_short_begins_the_cache_anew(tmp_path, left_bytes, is_open):
+    bound = 1 << 20
+    cache, source = NodeCache(tmp_path, bound), Source()
+    for number in range(60):
+        source.read(cache, f"n{number}", 900)
+    index = cache.folder / "index"
+    whole = index.stat().st_size
+    os.truncate(index, int(whole * left_bytes) if left_bytes < 1 else left_bytes)
+    source.reads.clear()
+    opened = cache if is_open else NodeCache(tmp_path, bound)
+    for _ in range(2):
+        for number in range(100):
+            name = f"n{number}"
+            assert source.read(opened, name, 900) == content(name, 900)
+    assert index.stat().st_size == whole
+    assert len(source.reads) == len(set(source.reads)), "what is kept again is found"
+    assert source.reads[-1] == "n99"
+    assert on_disk(opened) <= bound
+
+
 def test_impossible_bound_is_a_bad_argument(tmp_path):
     with pytest.raises(ValueError, match="at least 65536"):
         NodeCache(tmp_path, max_bytes=1000)
