@@ -167,6 +167,9 @@ class S3Store:
         """Fill buffers with the bytes from `offset` on; raises as `s3_read.read_into`."""
         s3_read.read_into(self._ranges, key, offset, buffers, watch=watch or ReadWatch())
 
+    def reopen(self, key: str) -> None:
+        """Nothing to do: every read asks the bucket."""
+
     def fetch(self, key: str, path: Path) -> int:
         """Copy an object to a file, in ranges at once; return its size in bytes.
 

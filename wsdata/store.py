@@ -67,6 +67,10 @@ class BlobStore(Protocol):
         """
         ...
 
+    def reopen(self, key: str) -> None:
+        """Read an object anew, where another may have been put in its place by hand."""
+        ...
+
     def fetch(self, key: str, path: Path) -> int:
         """Copy an object to a file; return its size in bytes. Raises ObjectMissing, StoreError.
 
@@ -172,14 +176,32 @@ class FolderStore:
         _check_key(key)
         path = f"{self._base}/{key}"
         wanted = num_bytes(buffers)
+        found = self._read_open(key, path, offset, buffers, wanted, watch)
+        if found != wanted:
+            self._files.drop(path)  # a whole one may lie there by now
+            found = self._read_open(key, path, offset, buffers, wanted, watch)
+        if found != wanted:
+            raise StoreError(
+                f"{key}: wanted {wanted} bytes at {offset}, got {found}: the object is shorter"
+            )
+
+    def _read_open(
+        self,
+        key: str,
+        path: str,
+        offset: int,
+        buffers: Sequence[memoryview],
+        wanted: int,
+        watch: ReadWatch | None,
+    ) -> int:
+        """Fill buffers; return the bytes read, fewer than wanted at the object's end."""
         try:
             file = self._files.acquire(path)
             try:
                 if watch is None or not watch.is_racing:
-                    found = pread_into(file.descriptor, buffers, offset, wanted)
-                else:
-                    with watch.writing():
-                        found = pread_into(file.descriptor, buffers, offset, wanted)
+                    return pread_into(file.descriptor, buffers, offset, wanted)
+                with watch.writing():
+                    return pread_into(file.descriptor, buffers, offset, wanted)
             finally:
                 self._files.release(file)
         except FileNotFoundError:
@@ -187,10 +209,11 @@ class FolderStore:
         except OSError as error:
             self._files.drop(path)  # a network file system may have lost the handle
             raise StoreError(f"{key} in {self.address} cannot be read: {error}") from error
-        if found != wanted:
-            raise StoreError(
-                f"{key}: wanted {wanted} bytes at {offset}, got {found}: the object is shorter"
-            )
+
+    def reopen(self, key: str) -> None:
+        """Open an object's file anew for the next read."""
+        _check_key(key)
+        self._files.drop(f"{self._base}/{key}")
 
     def fetch(self, key: str, path: Path) -> int:
         """Copy an object to a file, sharing its blocks where the file system can."""

@@ -122,6 +122,10 @@ class CachedStore:
         """As the store's, past the cache: `fetch` knows what the bytes should be."""
         self._store.read_into(key, offset, buffers, watch=watch)
 
+    def reopen(self, key: str) -> None:
+        """As the store's."""
+        self._store.reopen(key)
+
     def fetch(self, key: str, path: Path) -> int:
         """As the store's."""
         return self._store.fetch(key, path)

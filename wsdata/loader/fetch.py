@@ -104,6 +104,7 @@ class Fetcher:
             if is_reread:
                 watch = watch or ReadWatch()
                 watch.num_retries += 1
+                self.store.reopen(key)  # it may have been replaced, as the error asks for
                 self._fill(key, parts, watch)
                 if not is_valid():
                     raise IntegrityError(

@@ -270,6 +270,19 @@ def test_l5_wrong_bytes_are_read_once_more_and_then_named(tmp_path, with_cache):
         assert (report["num_cache_hits"], report["num_cache_misses"]) == (1, 2)
 
 
+@pytest.mark.parametrize("with_cache", [False, True])
+@pytest.mark.parametrize("is_short", [False, True])
+def test_an_object_that_was_replaced_as_the_error_says_is_read(tmp_path, with_cache, is_short):
+    store, path = FolderStore(tmp_path / "store"), tmp_path / "store" / "k"
+    store.put("k", DATA[:5_000] if is_short else bytes(len(DATA)))
+    fetcher = Fetcher(store, NodeCache(tmp_path / "cache") if with_cache else None)
+    with pytest.raises(IntegrityError, match="delete the object, and copy it anew"):
+        read(fetcher, 2000, 10_000)
+    path.rename(tmp_path / "aside")  # what was open has a name still
+    path.write_bytes(DATA)
+    assert read(fetcher, 2000, 10_000) == DATA[2000:12_000]
+
+
 def parts_read(fetcher, places):
     """Read parts of `k`, as (offset, length), checked together."""
     wanted = [DATA[offset : offset + length] for offset, length in places]
