@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from wsdata.buffers import ReadWatch, num_bytes, pread_into
 from wsdata.errors import ObjectMissing, StoreError, StoreFull, is_disk_full
@@ -23,6 +22,7 @@ from wsdata.s3_store import S3Store
 _TEMP_PREFIX = ".tmp-"
 _FICLONE = 0x40049409  # linux/fs.h
 _COPY_BYTES = 1 << 20
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _RELATIVE = re.compile(r"(?:^|/)\.{0,2}(?:/|$)")
 
 
@@ -290,12 +290,31 @@ def open_store(address: str) -> BlobStore:
         address: ``file:///folder``, a plain path, or ``s3://bucket/prefix``, where
             ``?endpoint=http://...`` names another server than Amazon's, and ``region=`` a region.
 
+            Every character of a folder's path stands for itself, ``#``, ``?`` and ``%`` too.
+
     Raises:
-        ValueError: Another scheme, or an unknown option.
+        ValueError: Another scheme, a host before a folder, or an unknown option.
     """
-    parts = urlsplit(address)
-    if parts.scheme in ("", "file"):
-        return FolderStore(Path(parts.path))
-    if parts.scheme == "s3":
+    named = _SCHEME.match(address)
+    scheme = named[1].lower() if named else ""
+    if not scheme:
+        return FolderStore(Path(address))
+    if scheme == "file":
+        return FolderStore(_folder_of(address, address[len("file:") :]))
+    if scheme == "s3":
         return S3Store(S3Bucket(parse_s3_address(address)))
     raise ValueError(f"store address {address!r}: expected file:///folder or s3://bucket/prefix")
+
+
+def _folder_of(address: str, rest: str) -> Path:
+    """The folder that an address names behind its scheme."""
+    if not rest.startswith("//"):
+        return Path(rest)
+    host, slash, path = rest[2:].partition("/")
+    if host not in ("", "localhost") or not slash:
+        raise ValueError(
+            f"store address {address!r}: {host!r} stands where a host would, and a folder of "
+            "another host cannot be opened: expected file:///folder with three slashes, or a plain "
+            "path"
+        )
+    return Path(f"/{path}")

@@ -108,6 +108,22 @@ def test_keys_cannot_leave_the_store(tmp_path, key):
         FolderStore(tmp_path).put(key, b"x")
 
 
+@pytest.mark.parametrize("name", ["my data#1", "a?b", "100%25", "c;d#e?f=g", " tab\tbed"])
+@pytest.mark.parametrize("scheme", ["", "file://", "file://localhost", "file:"])
+def test_every_character_of_a_folders_path_stands_for_itself(tmp_path, name, scheme):
+    address = f"{scheme}{tmp_path}/{name}/store"
+    store = open_store(address)
+    store.put("k", b"1")
+    assert (tmp_path / name / "store" / "k").read_bytes() == b"1"
+    assert open_store(store.address).get("k") == b"1"
+
+
+@pytest.mark.parametrize("address", ["file://rel/store", "file://store", "file://"])
+def test_a_host_before_a_folder_is_refused(address):
+    with pytest.raises(ValueError, match="expected file:///folder with three slashes"):
+        open_store(address)
+
+
 def test_an_unknown_scheme_is_refused():
     with pytest.raises(ValueError, match="expected file"):
         open_store("ftp://x/y")
