@@ -105,6 +105,11 @@ def _clip_lines(clip: dict[str, Any]) -> list[str]:
     lines += [
         f"  {m['version']}: stream {m['stream']}, tier {m['tier']}" for m in clip["manifests"]
     ]
+    lines += [
+        f"  {p['version']} leaves {len(p['samples'])} samples of it out from step "
+        f"{p['from_step']} on: steps before may serve them"
+        for p in clip["patched"]
+    ]
     lines += [f"  {line}" for line in use_lines(clip["served"])]
     lines += [f"  not known: {each}" for each in clip["served_unknown"]]
     return lines + holding_lines(clip["exports"])

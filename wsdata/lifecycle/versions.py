@@ -16,6 +16,8 @@ from wsdata.errors import CatalogError
 from wsdata.ids import parse_version
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from wsdata.catalog.ledger import Ledger
     from wsdata.store import BlobStore
 
@@ -61,6 +63,23 @@ def left_out(ledger: Ledger, version: str) -> list[str]:
     """Samples that a patch leaves out of its base, sorted; none for a cut version."""
     body = ledger.present("dataset_version").get(version, {})
     return body.get("patch", {}).get("excluded", [])
+
+
+def left_out_from(stated: Mapping[str, dict[str, Any]], version: str) -> dict[str, int]:
+    """The step, at the latest, from which a patch leaves each sample out: sample id -> step.
+
+    Steps before it may serve the sample. Later patches of a patch may have named it once more.
+
+    Args:
+        stated: Facts ``dataset_version``.
+        version: A version; a cut one leaves nothing out.
+    """
+    found: dict[str, int] = {}
+    while "patch" in (body := stated.get(version, {})):
+        # Patches list what their parents leave out too, so the oldest says when it began.
+        found |= dict.fromkeys(body["patch"]["excluded"], body["patch"]["from_step"])
+        version = body["parent"]
+    return found
 
 
 def require_version(ledger: Ledger, version: str) -> None:

@@ -14,7 +14,7 @@ from wsdata.ids import parse_clip_id
 from wsdata.lifecycle.exported import exports_holding
 from wsdata.lifecycle.served_use import ServedRuns, uses
 from wsdata.lifecycle.tombstone import is_withheld
-from wsdata.lifecycle.versions import all_versions, base_of, require_version
+from wsdata.lifecycle.versions import all_versions, base_of, left_out_from, require_version
 from wsdata.tables import FILTERS
 
 if TYPE_CHECKING:
@@ -75,8 +75,9 @@ def lineage_clip(ledger: Ledger, store: BlobStore, clip_id: str) -> dict[str, An
     """Tell everything behind one clip, and where it went.
 
     Returns:
-        The fields that DESIGN 9 fixes for ``lineage clip``, and ``exports`` that hold it
-        and the training runs that were ``served`` it.
+        The fields that DESIGN 9 fixes for ``lineage clip``, and ``exports`` that hold it,
+        the training runs that were ``served`` it, and patches that leave samples of it out
+        from a step on (``patched``): what comes before that step may serve them.
 
     Raises:
         ValueError: Not a clip id.
@@ -123,6 +124,7 @@ def _tell_clip(
         .to_dicts(),
         "placements": _placements(behind, clip_id),
         "manifests": _manifests(behind, clip_id),
+        "patched": _patched(behind, clip_id),
         "exclusions": _exclusions(behind, clip_id, clip["asset_id"]),
         "exports": exports,
         "tombstoned": is_withheld,
@@ -257,5 +259,24 @@ def _manifests(behind: _Behind, clip_id: str) -> list[dict[str, Any]]:
             .agg(samples=pl.col("sample_id").sort())
             .sort("stream", "tier")
             .iter_rows()
+        ]
+    return found
+
+
+def _patched(behind: _Behind, clip_id: str) -> list[dict[str, Any]]:
+    """Patches that leave samples of a clip out, and from which step on."""
+    found: list[dict[str, Any]] = []
+    for version in behind.versions:
+        rows = behind.manifests.get(base_of(version))
+        out = left_out_from(behind.stated, version)
+        if rows is None or not out:
+            continue
+        by_step: dict[int, list[str]] = {}
+        for sample_id in rows.filter(pl.col("clip_id") == clip_id)["sample_id"].sort():
+            if sample_id in out:
+                by_step.setdefault(out[sample_id], []).append(sample_id)
+        found += [
+            {"version": version, "from_step": step, "samples": samples}
+            for step, samples in sorted(by_step.items())
         ]
     return found

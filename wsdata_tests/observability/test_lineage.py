@@ -1,6 +1,7 @@
 import pytest
 
 from wsdata import tables
+from wsdata.cli.main import run_command
 from wsdata.errors import CatalogError
 from wsdata.lifecycle.export import export_version
 from wsdata.lifecycle.export_choice import ExportOptions
@@ -100,6 +101,28 @@ def test_a_patch_is_a_version_that_the_cohort_is_not_in(home):
     assert [m["version"] for m in found] == ["v1"]
     other = lineage_clip(home.ledger, home.store, clip_id("film", 0))["manifests"]
     assert [m["version"] for m in other] == ["v1", "v1.1"]
+
+
+def test_a_patch_tells_from_which_step_on_it_leaves_a_clip_out(home, capsys):
+    one, two = sample_ids(FILM)
+    patch_version(home.ledger, home.store, "v1", [one], from_step=40)
+    patch_version(home.ledger, home.store, "v1.1", [two], from_step=9)
+    told = lineage_clip(home.ledger, home.store, FILM)
+    assert told["patched"] == [
+        {"version": "v1.1", "from_step": 40, "samples": [one]},
+        {"version": "v1.2", "from_step": 9, "samples": [two]},
+        {"version": "v1.2", "from_step": 40, "samples": [one]},
+    ]
+    served = {s.sample_id for n in range(40) for s in _samples(home, "v1.2", n)}
+    assert one in served
+    assert not {one} & {s.sample_id for n in range(40, 60) for s in _samples(home, "v1.2", n)}
+    assert lineage_clip(home.ledger, home.store, clip_id("film", 0))["patched"] == []
+    assert run_command(["lineage", "clip", FILM, "--home", str(home.path)]) == 0
+    assert "v1.1 leaves 1 samples of it out from step 40 on" in capsys.readouterr().out
+
+
+def _samples(home, version, step):
+    return load_plan(home.ledger, home.store, version).samples(step)
 
 
 def test_a_taken_asset_and_its_twins_are_marked(home):
