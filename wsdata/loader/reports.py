@@ -1,7 +1,7 @@
 """What a rank tells the inbox while it delivers: rank 0 which steps, each one how it keeps up.
 
 Made anew for each iteration: each is an attempt of its own. What is told of steps belongs to
-`served`, of fetches and stalls to `telemetry`; taking it in to `inbox`.
+`served_log`, of fetches and stalls to `telemetry`; taking it in to `inbox`.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Any
 
 from wsdata.errors import StoreError
 from wsdata.loader.run import Run
-from wsdata.loader.served import ServedLog, submit
+from wsdata.loader.served_log import ServedLog, submit
 from wsdata.loader.telemetry import export
 from wsdata.store import BlobStore
 

@@ -5,33 +5,19 @@ ranges; a later attempt that begins before an earlier one ended serves steps aga
 served first is then told as replayed. Taking reports into the catalog belongs to `runs_served`.
 """
 
-import datetime as dt
 import itertools
 import json
-import logging
 import re
-import secrets
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
-from wsdata.digest import canonical_json
-from wsdata.errors import StoreError
 from wsdata.ids import parse_version
-from wsdata.loader.run import Run, Stretch
-from wsdata.store import BlobStore
-
-log = logging.getLogger(__name__)
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 PREFIX = "inbox/served/"
 FORMAT = "served-2"
-REPORT_EVERY = 100  # steps
 MAX_STEP = 2**48
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_RANGES = ("ranges", "before")  # of an attempt
 _NUMBERS = ("seed", "segment_step", "first_step", "end_step", "plan_step")
 
 
@@ -72,6 +58,8 @@ class Attempt(NamedTuple):
     Attributes:
         resumed_step: Where it went on from a cursor: all before it had been delivered. None
             where it was started anew.
+        before: What served the steps before `resumed_step`, as the run knew it then; empty in
+            reports of older releases, which told of their own segment alone.
     """
 
     run: str
@@ -80,6 +68,7 @@ class Attempt(NamedTuple):
     world_size: int
     resumed_step: int | None
     ranges: tuple[Range, ...]
+    before: tuple[Range, ...] = ()
 
 
 class Told(NamedTuple):
@@ -97,12 +86,6 @@ class Told(NamedTuple):
     is_reported: bool
 
 
-def name_attempt(now: dt.datetime | None = None) -> str:
-    """Name an attempt that begins now."""
-    at = now or dt.datetime.now(dt.UTC)
-    return f"{at:%Y%m%dT%H%M%S}.{at.microsecond // 1000:03d}-{secrets.token_hex(3)}"
-
-
 def check_run_name(run: str) -> str:
     """Return a run's name if it can be part of a key.
 
@@ -114,143 +97,6 @@ def check_run_name(run: str) -> str:
             f"run {run!r}: expected a name of letters, digits, dots, dashes and underscores"
         )
     return run
-
-
-class ServedLog:
-    """Tells the inbox what was delivered, every some steps; for rank 0.
-
-    Reports are put by a thread of its own, so a slow store holds no training up; what could not
-    be put is put with the next one, and training goes on.
-
-    Args:
-        store: Where the inbox is.
-        name: Name of the training run.
-        run: Its segments; see `swap`.
-        world_size: Number of data-parallel ranks.
-        resumed_step: Where it goes on from a cursor, if it does.
-        every: Steps between two reports.
-    """
-
-    def __init__(
-        self,
-        store: BlobStore,
-        name: str,
-        run: Run,
-        *,
-        world_size: int = 1,
-        resumed_step: int | None = None,
-        every: int = REPORT_EVERY,
-    ) -> None:
-        self._store, self._name, self._run = store, check_run_name(name), run
-        self._every = every
-        self._told = {"attempt": name_attempt(), "world_size": world_size,
-                      "resumed_step": resumed_step}  # fmt: skip
-        self._first: int | None = None
-        self._end = 0
-        self._waiting: list[tuple[str, bytes]] = []
-        self._putting: Future[list[tuple[str, bytes]]] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="wsdata-served")
-
-    def delivered(self, step: int) -> None:
-        """Note that a step was handed to the trainer."""
-        if self._first is not None and step != self._end:
-            self._gather()
-        if self._first is None:
-            self._first = step
-        self._end = step + 1
-        if self._end - self._first >= self._every:
-            self._gather()
-            self._send(waits=False)
-
-    def swap(self, run: Run) -> None:
-        """Go on under a patched run; what was delivered before is told as it was."""
-        self._gather()
-        self._run = run
-
-    def close(self, patience_s: float = 30.0) -> None:
-        """Tell what is left, waiting for the store at most so long.
-
-        What it does not take in that time is lost to the catalog, which takes the steps before
-        a cursor for served in any case.
-        """
-        self._gather()
-        deadline = time.monotonic() + patience_s
-        pause_s = 0.05
-        while self._waiting or self._putting is not None:
-            self._send(waits=True, patience_s=max(0.0, deadline - time.monotonic()))
-            if not self._waiting or time.monotonic() + pause_s > deadline:
-                break
-            time.sleep(pause_s)
-            pause_s *= 2
-        if self._waiting:
-            log.warning("%d reports of served steps of run %s were not taken by %s",
-                        len(self._waiting), self._name, self._store.address)  # fmt: skip
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _gather(self) -> None:
-        if self._first is not None and self._end > self._first:
-            for part in self._run.stretches(self._first, self._end):
-                self._waiting.append(self._report(part))
-        self._first = None
-
-    def _report(self, part: Stretch) -> tuple[str, bytes]:
-        body = {
-            "format": FORMAT,
-            "run": self._name,
-            "run_id": self._run.run_id,
-            **self._told,
-            "version": part.segment.version,
-            "plan_id": part.segment.plan.plan_id,
-            "seed": part.segment.plan.seed,
-            "segment_step": part.segment.first_step,
-            "first_step": part.first_step,
-            "end_step": part.end_step,
-            "plan_step": part.plan_step,
-        }
-        steps = f"{part.first_step:012d}-{part.end_step:012d}"
-        # A step may be served twice in one attempt, after another state was loaded.
-        key = f"{PREFIX}{self._name}/{body['attempt']}-{steps}-{secrets.token_hex(2)}.json"
-        return key, canonical_json(body).encode()
-
-    def _send(self, *, waits: bool, patience_s: float = 0.0) -> None:
-        if self._putting is not None and (waits or self._putting.done()):
-            self._collect(self._putting, patience_s)
-        if self._waiting and self._putting is None:
-            putting = self._putting = submit(self._thread, _put_all, self._store, self._waiting)
-            self._waiting = []
-            if waits:
-                self._collect(putting, patience_s)
-
-    def _collect(self, putting: Future[list[tuple[str, bytes]]], patience_s: float) -> None:
-        try:
-            self._waiting = putting.result(timeout=patience_s) + self._waiting
-        except TimeoutError:
-            log.warning("run %s: the inbox in %s is slow", self._name, self._store.address)
-            return
-        self._putting = None
-
-
-def submit(
-    thread: ThreadPoolExecutor, call: Callable[P, T], *args: P.args, **named: P.kwargs
-) -> Future[T]:
-    """Call something in a thread; here, where the interpreter ends and starts none any more."""
-    try:
-        return thread.submit(call, *args, **named)
-    except RuntimeError:
-        done: Future[T] = Future()
-        done.set_result(call(*args, **named))
-        return done
-
-
-def _put_all(store: BlobStore, reports: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    """Put reports; return those from the first one on that the store did not take."""
-    for number, (key, body) in enumerate(reports):
-        try:
-            store.put(key, body)
-        except (StoreError, OSError) as error:
-            log.warning("served steps are told later: %s: %s", key, error)
-            return reports[number:]
-    return []
 
 
 def parse_report(data: bytes) -> Attempt:
@@ -266,30 +112,46 @@ def parse_report(data: bytes) -> Attempt:
     if not isinstance(body, dict) or cast("dict[str, Any]", body).get("format") != FORMAT:
         raise ValueError(f"expected a report of format {FORMAT}, got {data[:80]!r}")
     stated = cast("dict[str, Any]", body)
-    words = ("run", "attempt", "run_id", "version", "plan_id")
-    for name in words:
+    for name in ("run", "attempt", "run_id"):
         if not isinstance(stated.get(name), str):
             raise ValueError(f"{name} {stated.get(name)!r}: expected a text")  # noqa: TRY004
-    for name in (*_NUMBERS, "world_size"):
-        value = stated.get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_STEP:
-            raise ValueError(f"{name} {value!r}: expected an integer in [0, 2^48)")
+    _check_number(stated, "world_size")
     resumed = stated.get("resumed_step")
-    if resumed is not None and (not isinstance(resumed, int) or resumed < 0):
-        raise ValueError(f"resumed_step {resumed!r}: expected a step, or null")
-    parse_version(stated["version"])
+    if resumed is not None:
+        _check_number(stated, "resumed_step")
     for name in ("run", "attempt"):
         check_run_name(stated[name])
+    before = stated.get("before", [])
+    if not isinstance(before, list):
+        raise ValueError(f"before {before!r}: expected ranges")  # noqa: TRY004
+    return Attempt(
+        stated["run"], stated["attempt"], stated["run_id"], stated["world_size"], resumed,
+        (_parse_range(stated),), tuple(_parse_range(each) for each in cast("list[Any]", before)),
+    )  # fmt: skip
+
+
+def _check_number(stated: Mapping[str, Any], name: str) -> None:
+    value = stated.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_STEP:
+        raise ValueError(f"{name} {value!r}: expected an integer in [0, 2^48)")
+
+
+def _parse_range(told: Any) -> Range:
+    if not isinstance(told, Mapping):
+        raise ValueError(f"range {told!r}: expected an object")  # noqa: TRY004
+    stated = cast("Mapping[str, Any]", told)
+    for name in ("version", "plan_id"):
+        if not isinstance(stated.get(name), str):
+            raise ValueError(f"{name} {stated.get(name)!r}: expected a text")  # noqa: TRY004
+    for name in _NUMBERS:
+        _check_number(stated, name)
+    parse_version(stated["version"])
     if not stated["segment_step"] <= stated["first_step"] < stated["end_step"]:
         raise ValueError(
             f"steps [{stated['first_step']}, {stated['end_step']}) of a segment from "
             f"{stated['segment_step']} on: expected at least one, in the segment"
         )
-    served = Range(**{name: stated[name] for name in Range._fields})
-    return Attempt(
-        stated["run"], stated["attempt"], stated["run_id"], stated["world_size"], resumed,
-        (served,),
-    )  # fmt: skip
+    return Range(**{name: stated[name] for name in Range._fields})
 
 
 def join_ranges(ranges: Iterable[Range]) -> tuple[Range, ...]:
@@ -309,7 +171,9 @@ def join_attempts(one: Attempt, other: Attempt) -> Attempt:
     """Join what two reports tell of one attempt."""
     starts = [step for step in (one.resumed_step, other.resumed_step) if step is not None]
     return one._replace(
-        resumed_step=min(starts, default=None), ranges=join_ranges(one.ranges + other.ranges)
+        resumed_step=min(starts, default=None),
+        ranges=join_ranges(one.ranges + other.ranges),
+        before=one.before or other.before,
     )
 
 
@@ -352,35 +216,40 @@ def _replayed(old: Told, from_step: int) -> list[Told]:
     return [old._replace(range=old.range.cut(0, from_step)), gone]
 
 
-def _gaps(attempt: Attempt, known: Sequence[Range]) -> list[Range]:
-    """Steps that an attempt's cursor says were delivered and no report tells of.
+def _gaps(attempt: Attempt, known: Sequence[Range]) -> Iterator[Range]:
+    """Steps that an attempt's cursor says were delivered and no report tells of."""
+    for part in attempt.before or _own_before(attempt):
+        at = part.first_step
+        for each in sorted(known):
+            if at < min(each.first_step, part.end_step):
+                yield part.cut(at, each.first_step)
+            at = max(at, each.end_step)
+        if at < part.end_step:
+            yield part.cut(at, part.end_step)
 
-    Of those, the ones of the segment that it goes on in: of others its reports say nothing.
-    """
+
+def _own_before(attempt: Attempt) -> list[Range]:
+    """Steps before the resumption in the segment that it was in: all that old reports tell."""
     first = min(attempt.ranges)
-    if attempt.resumed_step is None or first.first_step > attempt.resumed_step:
+    if attempt.resumed_step is None or not (
+        first.first_step <= attempt.resumed_step and first.segment_step < attempt.resumed_step
+    ):
         return []
-    at, gaps = first.segment_step, list[tuple[int, int]]()
-    for each in sorted(known):
-        if each.first_step > at:
-            gaps.append((at, each.first_step))
-        at = max(at, each.end_step)
-    gaps.append((at, attempt.resumed_step))
     shift = first.plan_step - first.first_step
-    whole = first._replace(first_step=first.segment_step, plan_step=first.segment_step + shift,
-                           end_step=attempt.resumed_step)  # fmt: skip
-    clipped = [(max(a, first.segment_step), min(b, attempt.resumed_step)) for a, b in gaps]
-    return [whole.cut(a, b) for a, b in clipped if a < b]
+    return [first._replace(first_step=first.segment_step, plan_step=first.segment_step + shift,
+                           end_step=attempt.resumed_step)]  # fmt: skip
 
 
 def to_body(attempt: Attempt) -> dict[str, Any]:
     """An attempt as JSON, for the ledger."""
-    return {**attempt._asdict(), "ranges": [each._asdict() for each in attempt.ranges]}
+    told = {name: [each._asdict() for each in getattr(attempt, name)] for name in _RANGES}
+    return {**attempt._asdict(), **told}
 
 
 def from_body(body: Mapping[str, Any]) -> Attempt:
-    """Read what `to_body` wrote."""
-    return Attempt(**{**body, "ranges": tuple(Range(**each) for each in body["ranges"])})
+    """Read what `to_body` wrote, of any release."""
+    told = {name: tuple(Range(**each) for each in body.get(name, ())) for name in _RANGES}
+    return Attempt(**{**body, **told})
 
 
 def kept_spans(told: Iterable[Told]) -> list[tuple[int, int]]:

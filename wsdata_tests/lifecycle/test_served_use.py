@@ -11,7 +11,7 @@ from wsdata.lifecycle.takedown import request_takedown
 from wsdata.lifecycle.tombstone import Criteria
 from wsdata.loader.inbox import take_in
 from wsdata.loader.run import Segment, Tokens, bind_run
-from wsdata.loader.served import ServedLog
+from wsdata.loader.served_log import ServedLog
 from wsdata_tests.lifecycle.fabricated import asset_id, clip_id
 
 FILM = [clip_id("film", n) for n in range(3)]

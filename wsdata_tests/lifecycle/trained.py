@@ -4,7 +4,7 @@ from wsdata.lifecycle.plans import load_plan
 from wsdata.loader import runs_served
 from wsdata.loader.inbox import take_in
 from wsdata.loader.run import Tokens, single_run
-from wsdata.loader.served import ServedLog
+from wsdata.loader.served_log import ServedLog
 from wsdata.loader.telemetry import Telemetry, export
 from wsdata.observability import realised_order
 

@@ -92,6 +92,9 @@ def test_the_inbox_is_told_of_each_segment_and_where_it_was_resumed(store, tmp_p
     ranges = sorted((each.resumed_step or 0, *each.ranges[0][:3]) for each in reports)
     assert ranges == [(0, 0, 6, "v1"), (0, 6, 8, "v2"), (8, 8, 11, "v2")]
     assert {each.ranges[0].plan_step for each in reports} == {0, 2, 4}
+    before = {each.before for each in reports if each.resumed_step == 8}
+    firsts = sorted(each.ranges[0] for each in reports if each.resumed_step is None)
+    assert before == {tuple(firsts)}
 
 
 def test_what_dataloader_workers_read_is_told_by_whoever_consumes_it(store, tmp_path):

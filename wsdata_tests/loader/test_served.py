@@ -9,7 +9,8 @@ import pytest
 from wsdata.errors import StoreError
 from wsdata.loader import served
 from wsdata.loader.run import Segment, Tokens, bind_run, single_run
-from wsdata.loader.served import Attempt, Range, ServedLog, settle
+from wsdata.loader.served import Attempt, Range, settle
+from wsdata.loader.served_log import ServedLog, name_attempt
 from wsdata.shard.plan import StepPlan
 from wsdata.store import FolderStore
 from wsdata_tests.shard.plan_support import BUCKETS, frame, make_phase, make_rows
@@ -112,6 +113,9 @@ def test_a_patched_plan_is_told_from_where_it_took_over(plan, tmp_path):
         ({"run": "../../raw"}, "expected a name"),
         ({"plan_id": None}, "plan_id None"),
         ({"resumed_step": "7"}, "resumed_step '7'"),
+        ({"before": {}}, "before {}: expected ranges"),
+        ({"before": [7]}, "range 7: expected an object"),
+        ({"before": [{"version": "v1"}]}, "plan_id None"),
     ],
 )
 def test_what_is_no_report_is_refused_with_a_reason(plan, tmp_path, change, match):
@@ -199,7 +203,36 @@ def test_what_a_killed_rank_could_not_tell_follows_from_the_cursor():
     assert served.holes(served.kept_spans(anew)) == [(100, 140)]
 
 
-def test_of_earlier_segments_a_cursor_says_only_that_they_were():
+@pytest.mark.parametrize("resumed", [3, 7, 9, 12])
+@pytest.mark.parametrize("last_told", [0, 2, 5, 8])
+def test_a_cursor_tells_which_segments_served_all_before_it(plan, tmp_path, resumed, last_told):
+    """A rank was killed after `resumed` steps, and its reports from `last_told` on with it."""
+    store = FolderStore(tmp_path)
+    run = bind_run(
+        [
+            Segment(version="v1", end_step=4),
+            Segment(version="v2", plan_step=30, end_step=9),
+            Segment(version="v3"),
+        ],
+        lambda _: (plan, TOKENS),
+    )
+    last_told = min(last_told, resumed)
+    walk(store, run, range(last_told))
+    walk(store, run, range(resumed, 14), resumed_step=resumed)
+    attempts = [served.from_body(json.loads(json.dumps(served.to_body(each))))
+                for each in told_by(store)]  # fmt: skip
+    told = settle(attempts)
+    assert served.kept_spans(told) == [(0, 14)]
+    for step in range(14):
+        (each,) = [one for one in told if one.range.first_step <= step < one.range.end_step]
+        _, segment, plan_step = run.locate(step)
+        assert each.range.version == segment.version
+        assert each.range.plan_step + step - each.range.first_step == plan_step
+        assert each.range.segment_step == segment.first_step
+        assert each.is_reported == (not last_told <= step < resumed)
+
+
+def test_of_earlier_segments_old_reports_say_only_that_they_were():
     border = part(150, 200, version="v2", segment=120)
     told = settle([attempt(0, part(0, 100)), attempt(1, border, resumed=150)])
     assert [(each.range.version, each.range[:2]) for each in told if not each.is_reported] == [
@@ -211,5 +244,5 @@ def test_of_earlier_segments_a_cursor_says_only_that_they_were():
 def test_attempts_survive_the_ledger():
     one = attempt(3, part(0, 9), part(9, 12, version="v1.1"), resumed=0)
     assert served.from_body(json.loads(json.dumps(served.to_body(one)))) == one
-    names = [served.name_attempt() for _ in range(3)]
+    names = [name_attempt() for _ in range(3)]
     assert all(a[:19] <= b[:19] for a, b in itertools.pairwise(names))

@@ -9,7 +9,7 @@ from wsdata.lifecycle.plans import load_plan
 from wsdata.loader import runs_served
 from wsdata.loader.inbox import take_in
 from wsdata.loader.run import Segment, Tokens, bind_run
-from wsdata.loader.served import ServedLog
+from wsdata.loader.served_log import ServedLog
 from wsdata.observability import realised_order
 from wsdata.observability.realised_order import order_faults
 
