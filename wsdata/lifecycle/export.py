@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from wsdata.digest import sha256_bytes, short_digest
 from wsdata.errors import IntegrityError
 from wsdata.lifecycle.export_choice import FORMATS, Choice, ExportOptions, choose
-from wsdata.lifecycle.exported import state_export
+from wsdata.lifecycle.exported import all_exports, state_export
 from wsdata.shard.export_folder import ExportFolder, FileRecord
 from wsdata.shard.export_items import Exported, FilePlan, Item, read_verified
 from wsdata.shard.export_mds import (
@@ -112,7 +112,7 @@ def export_version(
     spec = _spec(store, version, options, choice)
     root = folder.absolute()
     body = _fact(spec, choice, root)
-    export_id = "e" + short_digest([spec, body["address"]])
+    export_id = _export_id(ledger, spec, body)
     with ExportFolder(root, spec) as out:
         state_export(ledger, export_id, body)
         writer = _Writer(store, out, options, words, choice, num_threads, progress)
@@ -166,6 +166,15 @@ def _fact(spec: dict[str, Any], choice: Choice, root: Path) -> dict[str, Any]:
         "without": sorted([*choice.patched, *choice.withheld]),
         "state": "started",
     }
+
+
+def _export_id(ledger: Ledger, spec: dict[str, Any], body: dict[str, Any]) -> str:
+    """Of version, options, host and folder; an export known by an older id keeps it."""
+    without_host = "e" + short_digest([spec, body["address"]])
+    known = all_exports(ledger).get(without_host)
+    if known is not None and known.get("host") == body["host"]:
+        return without_host
+    return "e" + short_digest([spec, body["address"], body["host"]])
 
 
 class _Words:

@@ -1,8 +1,8 @@
 """What was exported, where to: so that a takedown can say who else holds the bytes.
 
-Fact ``export`` about the export's id (of version, options and folder) is stated before the first
-byte leaves, and again when the last has left. It is withdrawn when somebody states that the folder
-is gone. Making exports is `export`.
+Fact ``export`` about the export's id (of version, options, host and folder) is stated before the
+first byte leaves, and again when the last has left. It is withdrawn when somebody states that the
+folder is gone. Making exports is `export`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def state_export(ledger: Ledger, export_id: str, body: dict[str, Any]) -> None:
 
 def all_exports(ledger: Ledger) -> dict[str, dict[str, Any]]:
     """Every export that may still hold bytes, by its id."""
-    return ledger.present(KIND)
+    return {each: {"host": "unknown", **body} for each, body in ledger.present(KIND).items()}
 
 
 def forget_export(ledger: Ledger, export_id: str, reason: str) -> dict[str, Any]:

@@ -13,12 +13,14 @@ import webdataset
 
 from wsdata.cli.main import run_command
 from wsdata.errors import IntegrityError, PlanError, StoreError, WsdataError
+from wsdata.lifecycle import export as export_module
 from wsdata.lifecycle.export import export_version
 from wsdata.lifecycle.export_choice import ExportOptions
 from wsdata.lifecycle.patch import patch_version
 from wsdata.lifecycle.takedown import report_takedown, request_takedown
 from wsdata.lifecycle.tombstone import Criteria
 from wsdata.loader.dataset import PlanDataset
+from wsdata.records import Fact
 from wsdata.shard.export_check import check_export
 from wsdata.shard.export_folder import STATE
 from wsdata.shard.format import FORMAT_VERSION
@@ -175,6 +177,43 @@ def test_a_takedown_keeps_back_its_samples_and_tells_who_holds_them(home, tmp_pa
     assert run_command([*command, "--gone", first["export_id"], "--reason", "deleted"]) == 0
     del wanted["before"]
     assert holding(report_takedown(home.ledger, home.store, report["request_id"])) == wanted
+
+
+def test_one_path_on_two_hosts_is_two_exports(home, tmp_path, monkeypatch, capsys):
+    made = {}
+    for host in ("one", "two", "one"):
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        done = export(home, tmp_path / "out", "mds")
+        assert made.setdefault(host, done.export_id) == done.export_id
+    assert run_command(["dataset", "exports", "--home", str(home.path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {each["export_id"]: each["host"] for each in told} == {
+        export_id: host for host, export_id in made.items()
+    }
+    asked = Criteria(assets=(asset_id("film"),))
+    report = request_takedown(home.ledger, home.store, asked, reason="asked")
+    assert sorted(each["host"] for each in report["exports"]) == ["one", "two"]
+
+
+def test_exports_that_were_known_by_other_ids_stay_known(home, tmp_path, monkeypatch):
+    """Once an id did not tell the host, and the oldest facts do not either."""
+    digested = export_module.short_digest
+    with monkeypatch.context() as patch:
+        patch.setattr("socket.gethostname", lambda: "one")
+        patch.setattr(export_module, "short_digest", lambda told: digested(told[:2]))
+        old = export(home, tmp_path / "out").export_id
+        patch.setattr(export_module, "short_digest", digested)
+        assert export(home, tmp_path / "out").export_id == old
+        patch.setattr("socket.gethostname", lambda: "two")
+        assert export(home, tmp_path / "out").export_id != old
+    body = home.ledger.present("export")[old]
+    del body["host"]
+    oldest = Fact(kind="export", subject="e0", body=body)
+    home.ledger.state([oldest], step="dataset/export")
+    asked = Criteria(assets=(asset_id("film"),))
+    report = request_takedown(home.ledger, home.store, asked, reason="asked")
+    assert sorted(each["host"] for each in report["exports"]) == ["one", "two", "unknown"]
+    assert run_command(["dataset", "exports", "--home", str(home.path)]) == 0
 
 
 class Failing:
