@@ -113,7 +113,7 @@ def export_version(
     root = folder.absolute()
     body = _fact(spec, choice, root)
     export_id = _export_id(ledger, spec, body)
-    with ExportFolder(root, spec) as out:
+    with ExportFolder(root, spec, is_known=export_id in all_exports(ledger)) as out:
         state_export(ledger, export_id, body)
         writer = _Writer(store, out, options, words, choice, num_threads, progress)
         writer.is_linked = is_linked

@@ -2,16 +2,17 @@
 
 While an export is being written its folder holds ``.wsdata-export.json``: what is exported, and
 one line for each file that is whole. Files are written beside their name and renamed, so one that
-was killed goes on where it was. Last comes ``export.json``, and the other goes. Nothing that is
-not ours is overwritten or removed.
+was killed goes on where it was. Last comes ``export.json``, and the other goes. Where what should
+tell is damaged, everything is written anew if the ledger knows that it is ours, and else nothing.
+Nothing that is not ours is overwritten or removed.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,16 @@ class ExportFolder:
     Args:
         root: The folder; it may be absent or empty.
         spec: What is exported: another one is refused, and a rerun of the same goes on.
+        is_known: Whether it is known from elsewhere that this very export was begun in this folder:
+            one that no longer tells what it is is then made anew.
 
     Raises:
         WsdataError: It holds something else, or another process writes it.
     """
 
-    def __init__(self, root: Path, spec: Mapping[str, Any]) -> None:
+    def __init__(self, root: Path, spec: Mapping[str, Any], *, is_known: bool = False) -> None:
         self.root, self.spec = root, json.loads(canonical_json(spec))
+        self._is_known = is_known
         root.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(root)
         try:
@@ -56,28 +60,48 @@ class ExportFolder:
         os.close(self._lock)
 
     def _resume(self) -> list[FileRecord]:
-        manifest, state = self.root / MANIFEST, self.root / STATE
-        if manifest.is_file():
-            body = json.loads(manifest.read_bytes())
-            spec, records = body.get("spec"), body.get("files", [])
-        elif state.is_file():
-            spec, *records = [json.loads(line) for line in self._whole_lines()]
-        else:
-            found = sorted(path.name for path in self.root.iterdir())
-            if names := [name for name in found if not name.startswith(_TEMP_PREFIX)]:
-                raise WsdataError(
-                    f"{self.root} holds {len(names)} things that no export made, such as "
-                    f"{names[0]}: give an empty folder, or a new one"
-                )
-            spec, records = self.spec, []
+        told = self._told()
+        if told is None:
+            self._refuse_foreign()
+        spec, *records = told or [self.spec]
         self._check(spec)
         for pattern in (f"{_TEMP_PREFIX}*", _STORES_TEMP):
             for path in self.root.rglob(pattern):
                 path.unlink()
-        if not manifest.is_file() and not state.is_file():
+        if told is None:
             with self.renamed(STATE) as temp:
                 temp.write_bytes(canonical_json(self.spec).encode() + b"\n")
+        if (self.root / STATE).is_file() and _parsed(self.root / MANIFEST) is None:
+            (self.root / MANIFEST).unlink(missing_ok=True)  # damaged, and of this very export
         return records
+
+    def _told(self) -> list[Any] | None:
+        """What the folder tells of itself: the spec, then a record a file. None: nothing."""
+        manifest = self.root / MANIFEST
+        if (body := _parsed(manifest)) is not None:
+            return [body.get("spec"), *body.get("files", [])]
+        if (self.root / STATE).is_file():
+            with contextlib.suppress(ValueError):
+                return [json.loads(line) for line in self._whole_lines()] or None
+        return None
+
+    def _refuse_foreign(self) -> None:
+        """Raise where the folder holds anything, and nothing tells that this export made it."""
+        found = sorted(path.name for path in self.root.iterdir())
+        names = [name for name in found if not name.startswith(_TEMP_PREFIX)]
+        damaged = [name for name in (MANIFEST, STATE) if name in names]
+        if damaged and not self._is_known:
+            raise WsdataError(
+                f"{self.root / damaged[0]} is damaged, so that nothing tells what lies there, and "
+                "the ledger knows of no export with this version and these options into this "
+                "folder of this host: export with those it was made with, to another folder, or "
+                "delete this one first"
+            )
+        if names and not damaged:
+            raise WsdataError(
+                f"{self.root} holds {len(names)} things that no export made, such as "
+                f"{names[0]}: give an empty folder, or a new one"
+            )
 
     def _whole_lines(self) -> list[bytes]:
         """Lines of the state; one that a kill cut short is taken away, as more will follow it."""
@@ -144,7 +168,7 @@ class ExportFolder:
         (self.root / STATE).unlink(missing_ok=True)
         return sha256_bytes(data)
 
-    @contextmanager
+    @contextlib.contextmanager
     def renamed(self, path: str) -> Iterator[Path]:
         """Give a new path beside a file, which becomes the file's once it is written."""
         place = self.root / path
@@ -177,6 +201,15 @@ def _lock(root: Path) -> int:
     return handle
 
 
+def _parsed(path: Path) -> dict[str, Any] | None:
+    """A file's JSON object; None where there is no file, or where it is damaged."""
+    try:
+        body = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return body if isinstance(body, dict) else None
+
+
 def _measure(path: Path) -> FileRecord:
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -193,7 +226,8 @@ def read_export(root: Path) -> dict[str, Any]:
     """Read an export's manifest.
 
     Raises:
-        WsdataError: The folder holds no export, an unfinished one, or one of another format.
+        WsdataError: The folder holds no export, an unfinished one, a damaged one, or one of another
+            format.
     """
     path = root / MANIFEST
     if not path.is_file():
@@ -201,7 +235,12 @@ def read_export(root: Path) -> dict[str, Any]:
             "no export: give the folder that holds export.json"
         )  # fmt: skip
         raise WsdataError(f"{root} holds {state}")
-    body = json.loads(path.read_bytes())
+    body = _parsed(path)
+    if body is None:
+        raise WsdataError(
+            f"{path} is damaged: its {path.stat().st_size} bytes are no list of an export's files. "
+            f"Export again, with the same version and options, into {root}: that repairs it"
+        )
     if body.get("format_version") != FORMAT_VERSION:
         raise WsdataError(
             f"{path} has format {body.get('format_version')!r}, this code reads {FORMAT_VERSION}: "

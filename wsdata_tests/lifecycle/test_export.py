@@ -283,6 +283,42 @@ def test_a_rerun_repairs_what_was_damaged_and_changes_nothing_else(home, tmp_pat
     assert {seq for seq, _ in home.ledger.facts("export")} <= {*range(before + 3)}
 
 
+@pytest.mark.parametrize("cut", [b"", b"files", None])
+def test_a_manifest_that_was_cut_short_is_named_and_made_anew(home, tmp_path, cut):
+    out = tmp_path / "out"
+    export(home, out, "mds", max_bytes=5_000)
+    wanted, manifest = everything(out), out / "export.json"
+    manifest.write_bytes(wanted["export.json"][:-200] if cut is None else cut)
+    (out / "mine.txt").write_text("mine")
+    damaged = everything(out)
+    with pytest.raises(WsdataError, match=r"out/export.json is damaged.*Export again"):
+        check_export(out)
+    with pytest.raises(WsdataError, match=r"out/export.json is damaged.*to another folder"):
+        export(home, out, "webdataset")
+    assert everything(out) == damaged, "not known to be of those options"
+    with pytest.raises(StoreError, match="read of"):
+        export(home, out, "mds", max_bytes=5_000, store=Failing(home.store, 3))
+    with (out / STATE).open("rb") as file:
+        assert file.readline().startswith(b"{"), "it goes on where it was"
+    export(home, out, "mds", max_bytes=5_000)
+    assert everything(out) == wanted | {"mine.txt": b"mine"}
+    (out / "mine.txt").unlink()
+    assert not check_export(out).faults
+
+
+def test_a_state_that_was_damaged_is_made_anew_or_named(home, tmp_path):
+    out, options = tmp_path / "out", {"format": "mds", "max_bytes": 3_000}
+    with pytest.raises(StoreError):
+        export(home, out, store=Failing(home.store, 9), **options)
+    for data in (b"", b"{\n{}\n"):
+        (out / STATE).write_bytes(data)
+        with pytest.raises(WsdataError, match=f"{STATE} is damaged"):
+            export(home, out, "webdataset")
+    export(home, out, **options)
+    export(home, tmp_path / "whole", **options)
+    assert everything(out) == everything(tmp_path / "whole")
+
+
 def test_a_foreign_folder_is_left_alone(home, tmp_path):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "model.bin").write_bytes(b"theirs")
