@@ -17,7 +17,7 @@ from wsdata.shard.packed import PackedWriter
 from wsdata.shard.plan import StepPlan
 from wsdata.shard.plan_atoms import Atom
 from wsdata.shard.plan_step import plan_key
-from wsdata.shard.publish import publish_dataset
+from wsdata.shard.publish import index_key, publish_dataset
 from wsdata.shard.training_index import Kind, Root, root_key
 from wsdata.shard.training_index_write import (
     SAMPLES_PER_BLOCK,
@@ -114,9 +114,10 @@ def publish_made(store: BlobStore, num_samples: int, version: str = "v1") -> Non
     store.put(root_key(sha256_bytes(data)), data)
     plan = compile_plan(CountedIndex(num_samples))
     store.put(plan_key(plan.plan_id), canonical_json(plan.to_json()).encode())
-    store.put("training/index/none.parquet", b"")
+    table = index_key(sha256_bytes(b""))
+    store.put(table, b"")
     body = {
-        "index_key": "training/index/none.parquet",
+        "index_key": table,
         "index_sha256": sha256_bytes(b""),
         "training_index_key": root_key(sha256_bytes(data)),
         "training_index_sha256": sha256_bytes(data),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from wsdata.errors import CatalogError
 from wsdata.lifecycle.versions import require_version
 from wsdata.shard.plan import StepPlan
-from wsdata.shard.publish import read_dataset
+from wsdata.shard.publish import read_dataset, read_plan
 from wsdata.shard.training_index import TrainingIndex, open_index
 
 if TYPE_CHECKING:
@@ -22,6 +21,8 @@ def load_plan(ledger: Ledger, store: BlobStore, version: str) -> StepPlan:
     Raises:
         ValueError: The name is not a version's.
         CatalogError: There is no such version, or it has no plan yet.
+        IntegrityError: Pointer, plan or index is damaged; it is named.
+        ObjectMissing: Plan or index is not in the store.
         PlanError: The plan is of another format.
     """
     return load_indexed_plan(ledger, store, version)[0]
@@ -36,4 +37,4 @@ def load_indexed_plan(
     if "plan_key" not in pointer:
         raise CatalogError(f"{version} has no step plan yet: run `wsdata run`")
     index = open_index(store, pointer)
-    return StepPlan.from_json(json.loads(store.get(pointer["plan_key"])), index), index
+    return StepPlan.from_json(read_plan(store, pointer), index), index

@@ -4,16 +4,15 @@ Everything read here, and by the loader at large, lies under ``training/`` in th
 reads three small objects, however many samples there are.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from wsdata.errors import IntegrityError, PlanError
+from wsdata.errors import PlanError
 from wsdata.shard.placement import Placement
 from wsdata.shard.plan import StepPlan
-from wsdata.shard.publish import read_dataset
+from wsdata.shard.publish import read_dataset, read_plan
 from wsdata.shard.training_index import Source, TrainingIndex, open_index
 from wsdata.store import BlobStore
 
@@ -62,17 +61,11 @@ def open_version(store: BlobStore, version: str, *, seed: int | None = None) -> 
     Raises:
         CatalogError: The version is not published here.
         PlanError: It has no step plan yet, or one of another format.
-        IntegrityError: Index or plan are not what the pointer says.
+        IntegrityError: Pointer, index or plan is damaged; it is named.
     """
     pointer = read_dataset(store, version)
     if "plan_key" not in pointer:
         raise PlanError(f"dataset version {version} has no step plan yet: run `wsdata run`")
     index = open_index(store, pointer)
-    plan = StepPlan.from_json(json.loads(store.get(pointer["plan_key"])), index)
-    if plan.plan_id != pointer["plan_id"]:
-        raise IntegrityError(
-            f"plan of dataset version {version} ({pointer['plan_key']}) is plan "
-            f"{plan.plan_id[:12]}, the pointer says {pointer['plan_id'][:12]}: delete it and run "
-            "`wsdata run`"
-        )
+    plan = StepPlan.from_json(read_plan(store, pointer), index)
     return OpenVersion(version, plan if seed is None else plan.replaced(seed=seed), index)

@@ -7,17 +7,25 @@ is content-addressed. The ledger is not needed to read any of it.
 """
 
 import json
-from typing import Any
+from typing import Any, cast
 
-from wsdata.digest import canonical_json
-from wsdata.errors import CatalogError, ObjectMissing
+from wsdata.digest import canonical_json, digest, sha256_bytes
+from wsdata.errors import CatalogError, IntegrityError, ObjectMissing
 from wsdata.ids import parse_version
+from wsdata.shard.plan import FORMAT_VERSION as PLAN_FORMAT_VERSION
 from wsdata.store import BlobStore
 
 POINTER_FORMAT_VERSION = 2
 REQUIRED = ("index_key", "index_sha256", "manifest_digest")
 
 _PREFIX = "training/datasets/"
+
+# What a pointer names, by which digest, and the key that carries it.
+_NAMED = {
+    "index_key": ("index_sha256", "training/index/{}.parquet"),
+    "training_index_key": ("training_index_sha256", "training/index/{}.json"),
+    "plan_key": ("plan_id", "training/plans/{}.json"),
+}
 
 
 def dataset_key(version: str) -> str:
@@ -48,6 +56,7 @@ def publish_dataset(store: BlobStore, version: str, body: dict[str, Any]) -> boo
 
     Raises:
         CatalogError: The version is published with another body, which stays.
+        IntegrityError: The version is published, but its pointer is damaged.
         ObjectMissing: The index (or the plan) that the body names is not in the store.
         ValueError: A key of `REQUIRED` is missing, or `version` is malformed.
     """
@@ -80,23 +89,104 @@ def read_dataset(store: BlobStore, version: str) -> dict[str, Any]:
 
     Raises:
         CatalogError: The version is not published here, or in a format unknown to this code.
+        IntegrityError: The pointer is damaged; it is named.
         ValueError: `version` is malformed.
     """
+    key = dataset_key(version)
     try:
-        body = json.loads(store.get(dataset_key(version)))
+        data = store.get(key)
     except ObjectMissing:
         there = published_versions(store)
         raise CatalogError(
             f"dataset version {version} is not published in {store.address}; published are "
             f"{', '.join(there) or 'none'}"
         ) from None
-    if body.get("format_version") != POINTER_FORMAT_VERSION:
+    what = f"pointer of dataset version {version} ({key})"
+    body = _parse(what, version, data)
+    if body["format_version"] != POINTER_FORMAT_VERSION:
         raise CatalogError(
             f"pointer of dataset version {version} has format {body.get('format_version')!r}; "
             f"this code reads {POINTER_FORMAT_VERSION}: train it with the release of wsdata that "
             "published it, or cut and plan the next version with this one"
         )
+    if fault := _fault_of(body, version):
+        raise IntegrityError(f"{what} is damaged: {fault}: {_remedy(version)}")
     return body
+
+
+def read_plan(store: BlobStore, pointer: dict[str, Any]) -> dict[str, Any]:
+    """Read the plan that a pointer names, as JSON that was checked against its id.
+
+    One of an older format is returned as it is, for `StepPlan.from_json` to refuse.
+
+    Args:
+        store: Where it lies.
+        pointer: What `read_dataset` returned; it names a plan.
+
+    Raises:
+        IntegrityError: The plan is damaged; it is named.
+        ObjectMissing: It is not in the store.
+    """
+    version, key, plan_id = pointer["version"], pointer["plan_key"], pointer["plan_id"]
+    what = f"plan of dataset version {version} ({key})"
+    try:
+        data = store.get(key)
+    except ObjectMissing as error:
+        raise ObjectMissing(f"{what} is gone ({error}): {_remake(version)}") from None
+    body = _parse(what, version, data)
+    # Written as canonical JSON, so that its bytes and what they say have one digest.
+    if sha256_bytes(data) == plan_id or body["format_version"] < PLAN_FORMAT_VERSION:
+        return body
+    if (found := _digest_of(body)) != plan_id:
+        raise IntegrityError(
+            f"{what} is damaged: what it says has digest {found}, its key and the pointer say "
+            f"{plan_id}: {_remedy(version)}"
+        )
+    return body
+
+
+def _parse(what: str, version: str, data: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(data)
+    except ValueError as error:  # not JSON, or not even text
+        raise IntegrityError(f"{what} is damaged, no JSON ({error}): {_remedy(version)}") from None
+    if not isinstance(body, dict) or type(body.get("format_version")) is not int:  # pyright: ignore[reportUnknownMemberType]
+        raise IntegrityError(
+            f"{what} is damaged: expected an object with a format_version: {_remedy(version)}"
+        )
+    return cast("dict[str, Any]", body)
+
+
+def _digest_of(body: dict[str, Any]) -> str:
+    try:
+        return digest(body)
+    except ValueError:  # such as NaN, which no plan holds
+        return "none"
+
+
+def _fault_of(body: dict[str, Any], version: str) -> str | None:
+    """What contradicts itself in a pointer: such as a key that does not carry its digest."""
+    if body.get("version") != version:
+        return f"it says that it is of version {body.get('version')!r}"
+    if missing := sorted(set(REQUIRED) - set(body)):
+        return f"it lacks {', '.join(missing)}"
+    for key_name, (digest_name, form) in _NAMED.items():
+        key, sha256 = body.get(key_name), body.get(digest_name)
+        if (key is None) != (sha256 is None):
+            return f"it has but one of {key_name} and {digest_name}"
+        if key is not None and key != form.format(sha256):
+            return f"its {key_name} is {key!r}, which does not fit its {digest_name} {sha256!r}"
+    return None
+
+
+def _remedy(version: str) -> str:
+    return f"delete it and {_remake(version)}"
+
+
+def _remake(version: str) -> str:
+    if parse_version(version)[1]:
+        return "repeat the `wsdata dataset patch` that made it, which publishes it again"
+    return "run `wsdata run`"
 
 
 def published_versions(store: BlobStore) -> list[str]:

@@ -5,13 +5,14 @@ import json
 import polars as pl
 import pytest
 
-from wsdata.errors import CatalogError, PlanError
+from wsdata.digest import canonical_json
+from wsdata.errors import CatalogError, IntegrityError, PlanError
 from wsdata.loader.version import open_version
 from wsdata.recipe import recipe_from
 from wsdata.shard.placement import placement_of
 from wsdata.shard.plan import StepPlan
 from wsdata.shard.plan_step import STEP
-from wsdata.shard.publish import read_dataset
+from wsdata.shard.publish import dataset_key, read_dataset
 from wsdata.store import FolderStore
 from wsdata.tables import TABLES
 from wsdata_tests.loader.published import PARAMS, publish
@@ -69,6 +70,60 @@ def test_a_plan_of_an_older_format_is_refused(tmp_path):
     store.path_of(key).write_bytes(old)
     with pytest.raises(PlanError, match="format 1, this code reads 2: use the release"):
         open_version(store, "v1")
+
+
+def _flips(good):
+    """Bytes with one byte changed, at places all over, and cut short."""
+    for at in range(0, len(good), max(len(good) // 60, 1)):
+        yield good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
+    yield from (b"", good[: len(good) // 2], b"[]", b"{}", b"\xff" + good)
+
+
+@pytest.mark.parametrize("name", ["plan", "pointer"])
+def test_a_damaged_plan_or_pointer_is_named_whatever_byte_is_wrong(tmp_path, name):
+    store = FolderStore(tmp_path)
+    publish(store)
+    pointer = read_dataset(store, "v1")
+    key = pointer["plan_key"] if name == "plan" else dataset_key("v1")
+    path = store.path_of(key)
+    good = path.read_bytes()
+    for bad in _flips(good):
+        if name == "pointer" and _is_told_elsewhere(bad, pointer):
+            continue
+        path.write_bytes(bad)
+        with pytest.raises(IntegrityError, match=rf"{name} of dataset version v1 \({key}\)") as it:
+            open_version(store, "v1")
+        assert "delete it and run `wsdata run`" in str(it.value)
+
+
+def _is_told_elsewhere(bad, pointer):
+    """Whether a pointer's format is another, or no loader asks what is wrong in it."""
+    try:
+        body = json.loads(bad)
+    except ValueError:
+        return False
+    if not isinstance(body, dict):
+        return False
+    if body.get("format_version", 2) != 2:
+        return True
+    kept = {name: value for name, value in pointer.items() if name != "manifest_digest"}
+    return kept.items() <= body.items() and "manifest_digest" in body
+
+
+@pytest.mark.parametrize("name", ["plan_id", "plan_key", "training_index_sha256", "index_sha256"])
+@pytest.mark.parametrize("at", [0, 12, 63])
+def test_a_pointer_that_contradicts_itself_is_at_fault_and_not_the_plan(tmp_path, name, at):
+    store = FolderStore(tmp_path)
+    publish(store)
+    pointer = read_dataset(store, "v1")
+    at += len("training/plans/") if name == "plan_key" else 0
+    other = "1" if pointer[name][at] != "1" else "2"
+    bad = {**pointer, name: pointer[name][:at] + other + pointer[name][at + 1 :]}
+    store.path_of(dataset_key("v1")).write_text(canonical_json(bad))
+    with pytest.raises(IntegrityError, match="does not fit its") as told:
+        open_version(store, "v1")
+    assert str(told.value).startswith("pointer of dataset version v1 (training/datasets/v1.json)")
+    assert bad[name] in str(told.value)
 
 
 def test_step_run_again_changes_nothing(tmp_path):
