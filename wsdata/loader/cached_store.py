@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import xxhash
 
@@ -40,6 +41,9 @@ class CachedStore:
         self.address = store.address
         self._lock = threading.Lock()
         self._served: OrderedDict[tuple[str, int, int], None] = OrderedDict()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CachedStore, (self._store, self._cache)
 
     def get(self, key: str) -> bytes:
         """Return a whole object. Raises ObjectMissing."""

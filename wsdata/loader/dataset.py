@@ -252,7 +252,11 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A DataLoader's worker reports nothing: it does not know what was delivered."""
-        return {**self.__dict__, "_consumed": None, "_report_to": None}
+        return {**self.__dict__, "_consumed": None, "_report_to": None, "telemetry": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._process, self.telemetry = os.getpid(), Telemetry()
 
     def swap_to(self, version: str) -> None:
         """Go on with a patched version, from the patch's first step on.

@@ -7,9 +7,7 @@ of the two lists, so all that is read is checked, and nothing is read that is no
 records mean belongs to `training_index`.
 """
 
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from numpy.typing import NDArray
 
 from wsdata.digest import sha256_bytes
 from wsdata.errors import IntegrityError, ObjectMissing, StoreError
+from wsdata.shard.block_cache import BlockCache
 from wsdata.store import BlobStore
 
 I64 = NDArray[np.int64]
@@ -29,7 +28,6 @@ Key = bytes | int
 ReadRange = Callable[[str, int, int], bytes]  # key, offset, length
 
 ROWS_PER_PART = 1 << 18
-DEFAULT_CACHE_BYTES = 16 << 20
 
 _DIGEST_BYTES = 8
 _SLOW_S = 0.005  # a block takes 0.1 ms from a disk, 20 from a bucket
@@ -192,38 +190,6 @@ class PackedWriter:
                 xxhash.xxh3_64_hexdigest(fences),
             )
         )
-
-
-class BlockCache:
-    """Pieces of packed tables that were read last, in a bound of bytes; for any thread."""
-
-    def __init__(self, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._pieces: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._num_bytes = 0
-        self._lock = threading.Lock()
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the pieces that are kept."""
-        return self._num_bytes
-
-    def get(self, key: tuple[str, int], read: Callable[[], bytes]) -> bytes:
-        """Return a piece, read by the first who asks; two who ask at once may both read it."""
-        with self._lock:
-            piece = self._pieces.get(key)
-            if piece is not None:
-                self._pieces.move_to_end(key)
-                return piece
-        piece = read()
-        with self._lock:
-            if key not in self._pieces and len(piece) <= self._max_bytes:
-                self._pieces[key] = piece
-                self._num_bytes += len(piece)
-            while self._num_bytes > self._max_bytes:
-                _, dropped = self._pieces.popitem(last=False)
-                self._num_bytes -= len(dropped)
-        return piece
 
 
 class PackedTable:

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from wsdata.digest import canonical_json, sha256_bytes
 from wsdata.errors import IntegrityError, PlanError
+from wsdata.shard.block_cache import DEFAULT_CACHE_BYTES, BlockCache
 from wsdata.shard.format import Span
 from wsdata.shard.packed import (
-    DEFAULT_CACHE_BYTES,
-    BlockCache,
     PackedTable,
     ReadRange,
     Records,

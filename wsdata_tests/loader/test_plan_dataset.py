@@ -1,6 +1,7 @@
 """The torch dataset: right bytes, one order at any world size, exact resumption, honest errors."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -217,6 +218,30 @@ def test_torch_dataloader_gives_the_same_order_and_cursors_that_resume(version, 
     done.consumed(through[4])  # the first piece of step 2 again: it was not done with
     assert done.state_dict() == through[4]["cursor"]
     assert served(done) == served(plain[4:])
+
+
+def test_a_pickled_dataset_goes_on_where_it_was_and_reports_nothing(version, tmp_path):
+    store, _ = version
+    one = dataset(store, num_steps=9, cache_dir=tmp_path / "cache", report_to=tmp_path.as_uri(),
+                  run="r1")  # fmt: skip
+    iterator = iter(one)
+    for _ in range(4):
+        next(iterator)
+    other = pickle.loads(pickle.dumps(one))  # noqa: S301
+    assert other.state_dict() == one.state_dict()
+    assert served(other) == served(dataset(store, num_steps=9))[4:]
+    assert other.telemetry.session != one.telemetry.session
+    iterator.close()
+    assert len(list(FolderStore(tmp_path).list("inbox/served/"))) == 1  # its own
+
+
+@pytest.mark.slow
+def test_workers_that_are_spawned_give_the_same_order(version, tmp_path):
+    store, _ = version
+    options = {"num_steps": 7, "micro_batch": 3, "cache_dir": tmp_path}
+    loader = DataLoader(dataset(store, **options), batch_size=None, num_workers=2,
+                        multiprocessing_context="spawn")  # fmt: skip
+    assert served(loader) == served(dataset(store, **options))
 
 
 def test_impossible_arguments_say_so(version):

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from wsdata.digest import sha256_bytes
 from wsdata.errors import IntegrityError, ObjectMissing, PlanError, StoreError
 from wsdata.ids import make_clip_id, make_sample_id
-from wsdata.shard.packed import BlockCache, PackedTable, PackedWriter
+from wsdata.shard.block_cache import BlockCache
+from wsdata.shard.packed import PackedTable, PackedWriter
 from wsdata.shard.packs import pack_key
 from wsdata.shard.placement import placement_of
 from wsdata.shard.plan_atoms import SampleTable, sort_rows

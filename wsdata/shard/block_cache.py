@@ -1,0 +1,43 @@
+"""Pieces of objects that were read last, kept in memory."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+DEFAULT_CACHE_BYTES = 16 << 20
+
+
+class BlockCache:
+    """Pieces of packed tables that were read last, in a bound of bytes; for any thread."""
+
+    def __init__(self, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._pieces: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._num_bytes = 0
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlockCache, (self._max_bytes,)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the pieces that are kept."""
+        return self._num_bytes
+
+    def get(self, key: tuple[str, int], read: Callable[[], bytes]) -> bytes:
+        """Return a piece, read by the first who asks; two who ask at once may both read it."""
+        with self._lock:
+            piece = self._pieces.get(key)
+            if piece is not None:
+                self._pieces.move_to_end(key)
+                return piece
+        piece = read()
+        with self._lock:
+            if key not in self._pieces and len(piece) <= self._max_bytes:
+                self._pieces[key] = piece
+                self._num_bytes += len(piece)
+            while self._num_bytes > self._max_bytes:
+                _, dropped = self._pieces.popitem(last=False)
+                self._num_bytes -= len(dropped)
+        return piece
