@@ -108,7 +108,8 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
             world_size: Number of data-parallel ranks; must divide every global batch.
             micro_batch: Deliver a step in pieces of so many samples; the last may have fewer.
             start_step: First step to deliver.
-            num_steps: How many steps to deliver from there; None goes to the run's end.
+            num_steps: How many steps to deliver from `start_step`, wherever a cursor goes on, and
+                at most to the end of a closed run; None goes to the run's end.
             latents: ``float32``, or ``stored``.
             columns: Of ``audio`` and ``actions``.
             max_frames: Latent frames of each sample that are read from its start at most.
@@ -159,7 +160,7 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         self._run.check_world(rank=rank, world_size=world_size)
         self._next_step = start_step
         self._is_step_begun = False
-        self._end_step = self._run.end_step if num_steps is None else start_step + num_steps
+        self._end_step = self._run.end_of(start_step, num_steps)
         self._num_threads, self._depth = num_threads, prefetch_depth
         self._pin_memory = pin_memory
         self._report_to = _open(report_to) if report_to is not None else None

@@ -147,6 +147,23 @@ class Run:
         """Whether its last segment goes on past `end_step` when asked to."""
         return self.segments[-1].end_step is None
 
+    def end_of(self, first_step: int, num_steps: int | None) -> int:
+        """End of so many steps from a first one on; a closed run has none past its own end.
+
+        Args:
+            first_step: A step of the run, or its end.
+            num_steps: None goes to the run's end.
+
+        Raises:
+            PlanError: The run is closed, and ends before the first of them.
+        """
+        if not self.is_open and first_step > self.end_step:
+            self.locate(first_step)  # raises
+        if num_steps is None:
+            return self.end_step
+        end = first_step + num_steps
+        return end if self.is_open else min(end, self.end_step)
+
     def locate(self, step: int) -> Located:
         """Say which segment and which step of its plan serve a step of the run.
 

@@ -81,6 +81,14 @@ def test_a_run_of_one_version_goes_on_with_another_and_not_with_a_third(store):
         PlanDataset(store=store, version="v2").load_state_dict(alone.state_dict())
 
 
+def test_a_closed_run_ends_at_its_end_however_many_steps_are_asked_for(store):
+    closed = [Segment(version="v1", end_step=5)]
+    assert [b["step"] for b in batches(store, segments=closed, start_step=3)] == [3, 4]
+    assert batches(store, segments=closed, start_step=5) == []
+    with pytest.raises(PlanError, match="step 6 is none of the run's"):
+        batches(store, segments=closed, start_step=6)
+
+
 def test_the_inbox_is_told_of_each_segment_and_where_it_was_resumed(store, tmp_path):
     inbox = FolderStore(tmp_path)
     first = PlanDataset(store=store, segments=RUN, num_steps=8, report_to=inbox, run="r1")
