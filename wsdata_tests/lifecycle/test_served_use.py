@@ -73,6 +73,19 @@ def test_segments_and_seeds_are_asked_of_their_own_plans(home, plan):
     assert told(times, is_replayed=False) == expected
 
 
+def test_segments_that_only_a_later_cursor_tells_of_are_found(home, plan):
+    """The rank that served the first segment was killed before it told anything."""
+    parts = Segment(version="v1", end_step=12), Segment(version="v1", seed=77, plan_step=3)
+    train(home, plan, range(14, 25), *parts, resumed_step=14)
+    times, unknown = ServedRuns(home.ledger, home.store, "r1").times(FILM)
+    expected = walked(plan, FILM, range(12))
+    assert expected
+    expected += walked(plan.replaced(seed=77), FILM, range(12, 25), shift=3 - 12)
+    assert told(times, is_replayed=False) == expected
+    assert {time.is_reported for time in times if time.step < 14} == {False}
+    assert unknown == []
+
+
 def test_a_plan_that_is_not_published_is_unknown_and_not_unused(home, plan):
     train(home, plan.replaced(seed=5), range(8), run="odd")  # as if of a plan never published
     body = next(iter(home.ledger.present("run_served").values()))
