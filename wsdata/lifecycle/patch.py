@@ -7,7 +7,7 @@ excluded ones. Loaders take it at a step boundary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -42,7 +42,7 @@ class PatchResult:
 def patch_version(
     ledger: Ledger, store: BlobStore, version: str, subjects: list[str], *, from_step: int
 ) -> PatchResult:
-    """Publish the next patch of a version.
+    """Publish the next patch of a version, or once more the very same whose objects are lost.
 
     Args:
         ledger: The ledger.
@@ -63,8 +63,9 @@ def patch_version(
     parent = load_plan(ledger, store, version).replaced(index=SampleTable(table))
     plan = apply_patch(parent, samples, from_step)
     excluded = sorted({*samples, *left_out(ledger, version)})
-    name = _next_patch(ledger, store, base, plan.plan_id)
-    plan_key = f"training/plans/{plan.plan_id}.json"
+    name = _lost_patch(ledger, store, version, plan.plan_id)
+    name = name or _next_patch(ledger, store, base, plan.plan_id)
+    plan_key = _plan_key(plan.plan_id)
     store.put(plan_key, canonical_json(plan.to_json()).encode())
     pointer = read_dataset(store, version)
     body = {
@@ -74,10 +75,9 @@ def patch_version(
         store, name, {**body, "plan_key": plan_key, "plan_id": plan.plan_id, "parent": version}
     )
     patch = {"excluded": excluded, "from_step": from_step, "plan_id": plan.plan_id}
-    ledger.state(
-        [Fact(kind="dataset_version", subject=name, body={"parent": version, "patch": patch})],
-        step="dataset/patch",
-    )
+    if name not in ledger.present("dataset_version"):
+        fact = Fact(kind="dataset_version", subject=name, body={"parent": version, "patch": patch})
+        ledger.state([fact], step="dataset/patch")
     return PatchResult(
         version=name,
         parent=version,
@@ -109,6 +109,43 @@ def samples_of(index: pl.DataFrame, subjects: list[str]) -> list[str]:
     if hits.is_empty():
         raise CatalogError("nothing to exclude was named")
     return hits["sample_id"].sort().to_list()
+
+
+def objects_of_patches(ledger: Ledger) -> dict[str, tuple[str, str]]:
+    """Pointer and plan of each patch, which a trainer needs: key -> (patch, id of its plan)."""
+    return {
+        key: (name, body["patch"]["plan_id"])
+        for name, body in ledger.present("dataset_version").items()
+        if "patch" in body
+        for key in (dataset_key(name), _plan_key(body["patch"]["plan_id"]))
+    }
+
+
+def how_to_mend(ledger: Ledger, name: str) -> dict[str, Any]:
+    """What to do where objects of a patch are lost, and the samples to exclude in it."""
+    body = ledger.present("dataset_version")[name]
+    before = set(left_out(ledger, body["parent"]))
+    samples = [each for each in body["patch"]["excluded"] if each not in before]
+    return {
+        "to_do": f"repeat `wsdata dataset patch {body['parent']} --exclude FILE --from-step "
+        f"{body['patch']['from_step']}`, which publishes {name} again; FILE lists the "
+        f"{len(samples)} samples that `wsdata fsck --json` gives here as exclude",
+        "exclude": samples,
+    }
+
+
+def _plan_key(plan_id: str) -> str:
+    return f"training/plans/{plan_id}.json"
+
+
+def _lost_patch(ledger: Ledger, store: BlobStore, parent: str, plan_id: str) -> str | None:
+    """A patch of this parent with this plan, of which the pointer or the plan is gone."""
+    for name, body in ledger.present("dataset_version").items():
+        if body.get("patch", {}).get("plan_id") == plan_id and body["parent"] == parent:
+            keys = (dataset_key(name), _plan_key(plan_id))
+            if any(store.size(key) is None for key in keys):
+                return name
+    return None
 
 
 def _next_patch(ledger: Ledger, store: BlobStore, base: str, plan_id: str) -> str:

@@ -3,11 +3,13 @@ import sqlite3
 import pytest
 
 from wsdata import tables
+from wsdata.cli.main import run_command
 from wsdata.ids import raw_key
 from wsdata.lifecycle.fsck import check_store
+from wsdata.lifecycle.patch import patch_version
 from wsdata.lifecycle.snapshot import STEP as SNAPSHOT
 from wsdata.store import open_store
-from wsdata_tests.lifecycle.fabricated import A, B, asset_id
+from wsdata_tests.lifecycle.fabricated import A, B, asset_id, clip_id, sample_ids
 
 
 def _check(home, *, is_deep=False):
@@ -121,3 +123,36 @@ def test_a_commit_that_was_rewritten_breaks_the_chain(home, column):
     assert not found["ok"]
     assert found["broken_commit"] == 3
     assert B not in str(found["missing"])
+
+
+@pytest.mark.parametrize("lost", ["pointer", "plan", "both", "damaged pointer", "damaged plan"])
+def test_a_patch_that_lost_its_objects_is_told_and_made_again_by_the_same_patch(home, lost, capsys):
+    first = patch_version(home.ledger, home.store, "v1", [clip_id("film", 0)], from_step=40)
+    second = patch_version(home.ledger, home.store, "v1.1", [clip_id("tape", 0)], from_step=20)
+    assert _check(home, is_deep=True)["ok"]
+    keys = {
+        "pointer": "training/datasets/v1.2.json", "plan": f"training/plans/{second.plan_id}.json"
+    }  # fmt: skip
+    good = {key: home.store.get(key) for key in keys.values()}
+    gone = [key for name, key in keys.items() if name in lost or lost == "both"]
+    for key in gone:
+        _replace(home, key, good[key][:-1])
+        if "damaged" not in lost:
+            home.store.delete(key)
+    found = _check(home, is_deep=True)
+    told = found["damaged" if "damaged" in lost else "missing"]
+    assert [(each["key"], each["named_by"]) for each in told] == [
+        (key, "patch v1.2") for key in gone
+    ]
+    assert all(each["exclude"] == sample_ids(clip_id("tape", 0)) for each in told)
+    assert "wsdata dataset patch v1.1 --exclude FILE --from-step 20`" in told[0]["to_do"]
+    assert run_command(["fsck", "--deep", "--home", str(home.path)]) == 1
+    assert f"patch v1.2: {told[0]['to_do']}" in capsys.readouterr().out
+    seq = home.ledger.seq
+    for key in gone:
+        home.store.delete(key)
+    again = patch_version(home.ledger, home.store, "v1.1", told[0]["exclude"], from_step=20)
+    assert (again.version, home.ledger.seq) == ("v1.2", seq)
+    assert {key: home.store.get(key) for key in keys.values()} == good
+    assert _check(home, is_deep=True)["ok"]
+    assert first.plan_id != second.plan_id
