@@ -259,7 +259,9 @@ def _takedown_lines(data: dict[str, Any], verb: str) -> list[str]:
     ]
     for use in data["versions"]:
         first = use["first_step"]
-        served = f"planned from step {first} on" if first is not None else "planned at no step"
+        served = "planned at no step"
+        if first is not None:
+            served = f"planned at {use['num_steps']} steps, first at {first}"
         lines.append(f"  {use['version']}: {use['samples']} samples, {served}")
         lines += [f"    {line}" for line in use_lines(use["served"], by_version=False)]
         lines += [f"    not known: {each}" for each in use["served_unknown"]]

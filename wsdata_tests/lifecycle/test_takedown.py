@@ -1,6 +1,7 @@
 import polars as pl
 import pytest
 
+from wsdata.cli.main import run_command
 from wsdata.errors import CatalogError
 from wsdata.lifecycle.patch import patch_version
 from wsdata.lifecycle.plans import load_plan
@@ -76,6 +77,16 @@ def test_what_a_patch_leaves_out_was_used_before_its_first_step(home, first_patc
         rows = index.filter(pl.col("sample_id").is_in(samples))
         assert use["shards"] == sorted(rows["shard"].unique())
     assert uses["v1.2"]["num_steps"] < uses["v1"]["num_steps"]
+
+
+def test_a_person_is_told_at_how_many_steps_and_not_that_it_goes_on(home, capsys):
+    patch_version(home.ledger, home.store, "v1", [asset_id("film")], from_step=20)
+    request = ["takedown", "request", "--asset", asset_id("film"), "--reason", "asked", "--dry-run"]
+    assert run_command([*request, "--home", str(home.path)]) == 0
+    out = capsys.readouterr().out
+    for use in _request(home, is_dry_run=True)["versions"]:
+        planned = f"planned at {use['num_steps']} steps, first at {use['first_step']}"
+        assert f"  {use['version']}: 6 samples, {planned}\n" in out
 
 
 def test_of_a_patch_whose_plan_cannot_be_asked_no_sample_is_taken_for_unused(home):
