@@ -7,9 +7,7 @@
 # need; torch and whatever else it imports come from .venv, the same builds for both sides.
 # Idempotent; takes seconds where .venv is there.
 set -euo pipefail
-root=$(cd "$(dirname "$0")/.." && pwd)
 dir=${1:?usage: tools/interop.sh DIR}
-[ -x "$root/.venv/bin/python" ] || bash "$root/tools/setup.sh"
 
 packages=(
   mosaicml-streaming==0.13.0
@@ -27,22 +25,7 @@ packages=(
 )
 packages+=(huggingface-hub==0.36.2 tokenizers==0.22.2 safetensors==0.7.0)  # of transformers
 
-stamp=$(cat "$root/tools/interop.sh" "$root/requirements.lock" | sha256sum)
-[ "$(cat "$dir/.installed" 2>/dev/null)" != "$stamp" ] || exit 0
-if [ ! -x "$dir/bin/python" ]; then
-  "$root/.venv/bin/python" -m venv "$dir"
-fi
-"$dir/bin/python" -m pip install -q --disable-pip-version-check --no-deps "${packages[@]}"
-"$root/.venv/bin/python" - "$dir" <<'PYTHON'
-import sys
-import sysconfig
-from pathlib import Path
-
-ours = sysconfig.get_path("purelib")
-theirs = Path(sys.argv[1], "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}")
-(theirs / "site-packages" / "zz_beside.pth").write_text(f"{ours}\n")
-PYTHON
-"$dir/bin/python" -W ignore -c 'import streaming, webdataset, torch, numpy
+source "$(dirname "$0")/beside.sh"
+beside "$dir" "$0" 'import streaming, webdataset, torch, numpy
 print("streaming", streaming.__version__, "webdataset", webdataset.__version__,
-      "torch", torch.__version__, "numpy", numpy.__version__)'
-echo "$stamp" > "$dir/.installed"
+      "torch", torch.__version__, "numpy", numpy.__version__)' "${packages[@]}"

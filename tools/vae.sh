@@ -5,9 +5,7 @@
 # Only hosts that encode with such a model need the extra `vae`; so its 100 MB stand beside .venv
 # and not in it. torch and all else come from there. Idempotent; takes seconds.
 set -euo pipefail
-root=$(cd "$(dirname "$0")/.." && pwd)
 dir=${1:?usage: tools/vae.sh DIR}
-[ -x "$root/.venv/bin/python" ] || bash "$root/tools/setup.sh"
 
 packages=(
   diffusers==0.42.1
@@ -22,22 +20,7 @@ packages=(
   truststore==0.10.5
 )
 
-stamp=$(cat "$root/tools/vae.sh" "$root/requirements.lock" | sha256sum)
-[ "$(cat "$dir/.installed" 2>/dev/null)" != "$stamp" ] || exit 0
-if [ ! -x "$dir/bin/python" ]; then
-  "$root/.venv/bin/python" -m venv "$dir"
-fi
-"$dir/bin/python" -m pip install -q --disable-pip-version-check --no-deps "${packages[@]}"
-"$root/.venv/bin/python" - "$dir" <<'PYTHON'
-import sys
-import sysconfig
-from pathlib import Path
-
-ours = sysconfig.get_path("purelib")
-theirs = Path(sys.argv[1], "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}")
-(theirs / "site-packages" / "zz_beside.pth").write_text(f"{ours}\n")
-PYTHON
-"$dir/bin/python" -W ignore -c 'import diffusers, torch
+source "$(dirname "$0")/beside.sh"
+beside "$dir" "$0" 'import diffusers, torch
 diffusers.AutoencoderKLWan, diffusers.AutoencoderKLHunyuanVideo
-print("diffusers", diffusers.__version__, "torch", torch.__version__)'
-echo "$stamp" > "$dir/.installed"
+print("diffusers", diffusers.__version__, "torch", torch.__version__)' "${packages[@]}"

@@ -2,7 +2,6 @@
 
 import argparse
 import datetime as dt
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from wsdata import tables
 from wsdata.catalog.objects import read_table
 from wsdata.cli.main import Answer
 from wsdata.cli.opened import open_deployment, table
+from wsdata.cli.progress import progress_line
 from wsdata.errors import CatalogError, WsdataError
 from wsdata.lifecycle.versions import (
     all_versions,
@@ -128,7 +128,7 @@ def sync(args: argparse.Namespace) -> Answer:
 
     deployment = load_deployment(Path(args.home) if args.home else None)
     started_s = time.monotonic()
-    progress = _sync_progress("to copy" if args.dry_run else "copied")
+    progress = progress_line("objects", "to copy" if args.dry_run else "copied")
     done = sync_version(
         deployment.open_store(), open_store(args.store), args.version, num_threads=args.threads,
         is_deep=args.deep, is_dry_run=args.dry_run, progress=progress,
@@ -146,22 +146,3 @@ def sync(args: argparse.Namespace) -> Answer:
         f"{done.version} is {state} in {done.target}, {seconds:.1f} s",
     ]
     return Answer({**asdict(done), "egress_usd": [round(low, 4), round(high, 4)]}, lines)
-
-
-def _sync_progress(what: str):  # noqa: ANN202
-    is_terminal = sys.stderr.isatty()
-    last_s = time.monotonic()
-
-    def tell(done: int, total: int, num_bytes: int) -> None:
-        nonlocal last_s
-        now_s = time.monotonic()
-        if done < total and now_s - last_s < (0.2 if is_terminal else 10.0):
-            return
-        last_s = now_s
-        text = f"{done:,} of {total:,} objects, {num_bytes:,} bytes {what}"
-        sys.stderr.write(f"\r\x1b[K{text}" if is_terminal else f"{text}\n")
-        if is_terminal and done == total:
-            sys.stderr.write("\n")
-        sys.stderr.flush()
-
-    return tell

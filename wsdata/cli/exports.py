@@ -1,7 +1,6 @@
 """``wsdata dataset export``: samples for other loaders, and where they went."""
 
 import argparse
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from wsdata.cli.main import Answer
 from wsdata.cli.opened import open_deployment, table
+from wsdata.cli.progress import progress_line
 
 _NUM_NAMED = 20
 
@@ -30,7 +30,8 @@ def export(args: argparse.Namespace) -> Answer:
     started_s = time.monotonic()
     done = export_version(
         opened.ledger, opened.store, args.version, Path(args.out), options,
-        num_threads=args.threads, is_linked=args.link, progress=_progress(),
+        num_threads=args.threads, is_linked=args.link,
+        progress=progress_line("samples", "exported"),
     )  # fmt: skip
     whole = f", {done.num_whole_shards} of them whole shards" if options.format == "mds" else ""
     lines = [
@@ -104,22 +105,3 @@ def _steps(text: str | None) -> tuple[int, int] | None:
     if not (first.isdecimal() and end.isdecimal()):
         raise ValueError(f"--steps {text}: expected A:B, the first step and the one after the last")
     return int(first), int(end)
-
-
-def _progress():  # noqa: ANN202
-    is_terminal = sys.stderr.isatty()
-    last_s = time.monotonic()
-
-    def tell(done: int, total: int, num_bytes: int) -> None:
-        nonlocal last_s
-        now_s = time.monotonic()
-        if done < total and now_s - last_s < (0.2 if is_terminal else 10.0):
-            return
-        last_s = now_s
-        text = f"{done:,} of {total:,} samples, {num_bytes:,} bytes exported"
-        sys.stderr.write(f"\r\x1b[K{text}" if is_terminal else f"{text}\n")
-        if is_terminal and done == total:
-            sys.stderr.write("\n")
-        sys.stderr.flush()
-
-    return tell

@@ -35,7 +35,7 @@ LIST_FROM = 16  # wanted objects of one folder of keys; fewer are asked for one 
 class SyncProgress(Protocol):
     """Told how far a sync is."""
 
-    def __call__(self, done: int, total: int, num_bytes: int) -> None:
+    def __call__(self, done: int, total: int, num_bytes: int, /) -> None:
         """Take (objects done, objects in all, bytes copied so far)."""
         ...
 
