@@ -3,7 +3,6 @@
 import re
 from typing import NamedTuple, NewType
 
-AssetId = NewType("AssetId", str)
 ClipId = NewType("ClipId", str)
 SampleId = NewType("SampleId", str)
 DropKey = NewType("DropKey", str)
@@ -13,7 +12,6 @@ SOURCE_TIERS = ("licensed", "crawl", "synthetic")
 _DROP_KEY = re.compile(
     r"(licensed|crawl|synthetic)\.([a-z0-9][a-z0-9_-]{0,62})\.(\d{8})\.(\d{3,6})"
 )
-_ASSET_ID = re.compile(r"[0-9a-f]{64}")
 _CLIP_ID = re.compile(r"([0-9a-f]{24})-(\d+)-(\d{9})-(\d{9})")
 _SAMPLE_ID = re.compile(
     r"([0-9a-f]{24}-\d+-\d{9}-\d{9})\.([a-z0-9]+)\.(\d{6})\.(\d{4})\.([a-z0-9]+)"
@@ -66,17 +64,6 @@ def parse_drop_key(key: str) -> DropParts:
             "source of a-z, 0-9, '_' and '-'"
         )
     return DropParts(match[1], match[2], match[3], int(match[4]))
-
-
-def parse_asset_id(text: str) -> AssetId:
-    """Accept 64 lower-case hex digits.
-
-    Raises:
-        ValueError: Anything else.
-    """
-    if _ASSET_ID.fullmatch(text) is None:
-        raise ValueError(f"asset id {text!r}: expected 64 lower-case hex digits (a sha256)")
-    return AssetId(text)
 
 
 def raw_key(asset_id: str) -> str:

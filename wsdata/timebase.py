@@ -13,11 +13,6 @@ def pts_to_ms(pts: int, time_base: Fraction) -> int:
     return round_half_up(pts * time_base * 1000)
 
 
-def pts_to_seconds(pts: int, time_base: Fraction) -> float:
-    """Seconds of a pts, for tables and people."""
-    return float(pts * time_base)
-
-
 def num_output_frames(duration: Fraction, fps: Fraction) -> int:
     """Frames that a span of `duration` seconds shows at `fps`.
 

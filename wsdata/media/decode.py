@@ -225,10 +225,3 @@ def canonical_color(frame: "VideoFrame") -> tuple[int, bool]:
     if matrix in (0, 2, 3):  # RGB, unspecified, reserved
         matrix = 1 if frame.width >= 1280 or frame.height > 576 else 6
     return matrix, full
-
-
-def is_hdr(frame: "VideoFrame") -> bool:
-    """Whether a frame's values follow the PQ or the HLG curve, and must be mapped for BT.709."""
-    from av.video.reformatter import ColorTrc
-
-    return frame.color_trc in (ColorTrc.SMPTE2084, ColorTrc.ARIB_STD_B67)
