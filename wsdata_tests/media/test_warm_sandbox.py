@@ -162,7 +162,9 @@ def test_a_hang_takes_its_box_along_and_a_new_one_follows(files, spins):
 
 def test_a_zygote_that_dies_is_replaced(files):
     assert files.is_well()
+    inner = psutil.Process(zygote(files.box)).children()[0]
     os.kill(zygote(files.box), signal.SIGKILL)
+    inner.wait(30)  # until then it takes a file, and loses it
     assert files.is_well()
     inner = psutil.Process(zygote(files.box)).children()[0]
     killer = threading.Timer(0.5, inner.kill)
