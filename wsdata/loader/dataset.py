@@ -26,6 +26,7 @@ from wsdata.loader.cached_store import CachedStore
 from wsdata.loader.caption_reader import CaptionReader
 from wsdata.loader.cursor import resume_run, run_cursor
 from wsdata.loader.fetch import Fetcher
+from wsdata.loader.hedging import Hedging, check_hedging
 from wsdata.loader.order import Share, walk
 from wsdata.loader.pixels import Decoder, PixelReader
 from wsdata.loader.prefetch import Ring
@@ -94,6 +95,7 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         num_threads: int = 2,
         prefetch_depth: int = 2,
         pin_memory: bool = False,
+        hedging: Hedging | None = None,
         report_to: str | BlobStore | None = None,
         run: str = "",
     ) -> None:
@@ -123,6 +125,7 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
             num_threads: Reader threads; 0 reads in the caller's own.
             prefetch_depth: Batches read ahead.
             pin_memory: Put latents into page-locked memory; needs a GPU.
+            hedging: When a slow read is asked for again; None is what suits each store.
             report_to: Where served steps are told by rank 0, and its telemetry by every rank; see
                 `reports`.
             run: Name of the training run, for those reports.
@@ -162,7 +165,7 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         self._is_step_begun = False
         self._end_step = self._run.end_of(start_step, num_steps)
         self._num_threads, self._depth = num_threads, prefetch_depth
-        self._pin_memory = pin_memory
+        self._pin_memory, self._hedging = pin_memory, check_hedging(hedging)
         self._report_to = _open(report_to) if report_to is not None else None
         self._resumed_step: int | None = None
         self._num_loads = 0
@@ -301,10 +304,10 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         """Start to read ahead. All that threads or a fork could harm is made here."""
         if os.getpid() != self._process:  # a DataLoader's worker: locks are not its own
             self._process, self.telemetry = os.getpid(), Telemetry()
-        fetcher = Fetcher(self._store, self.cache, self.telemetry)
+        fetcher = Fetcher(self._store, self.cache, self.telemetry, self._hedging)
         pixels = None
         if self._decoder is not None:
-            media = Fetcher(self._transcodes, self.cache, self.telemetry)
+            media = Fetcher(self._transcodes, self.cache, self.telemetry, self._hedging)
             pixels = PixelReader(media, self._decoder)
         memory: Memory = PinnedMemory() if self._pin_memory else SlabPool(self._depth + 2)
         reader = BatchReader(

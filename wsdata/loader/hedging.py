@@ -21,6 +21,7 @@ from wsdata.store import BlobStore
 _BURST = 8.0  # second requests that may be saved up
 _RECENT = 512  # reads of a size that its delay is drawn from, twice
 _LOOK_EVERY = 10
+_LONGEST_S = 3600.0  # reads give up long before
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,10 +45,27 @@ class Hedging:
     def __post_init__(self) -> None:
         if not (0 <= self.max_share <= 1 and 0 < self.quantile < 1):
             raise ValueError(f"max_share {self.max_share}, quantile {self.quantile}: within [0, 1]")
-        if not 0 <= self.min_delay_s <= self.max_delay_s:
+        if not 0 <= self.min_delay_s <= self.max_delay_s <= _LONGEST_S:
             raise ValueError(
-                f"delays of {self.min_delay_s} to {self.max_delay_s} s: expected a range"
+                f"delays of {self.min_delay_s} to {self.max_delay_s} s: expected a range within "
+                f"[0, {_LONGEST_S:.0f}]"
             )
+        if self.num_warm < 1:
+            raise ValueError(f"num_warm {self.num_warm}: expected at least 1 read")
+
+
+def check_hedging(hedging: Hedging | None) -> Hedging | None:
+    """Return it, whatever it is that a trainer gave; None is what suits the store.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not isinstance(hedging, Hedging | None):
+        raise ValueError(  # noqa: TRY004 - a bad argument, like the rest
+            f"hedging {hedging!r}: expected wsdata.loader.hedging.Hedging(...), of max_share=0 to "
+            "send no second request, or None for what suits the store"
+        )
+    return hedging
 
 
 def default_hedging(store: BlobStore) -> Hedging:
