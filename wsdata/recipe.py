@@ -21,6 +21,7 @@ from wsdata.ids import SOURCE_TIERS
 from wsdata.tables import SAMPLED_RUNGS
 
 FRAME_COUNTS_RULE = "4k + 1"
+FLIPS = ("none", "half", "both")
 HAND_DOWN_MOVES = ("fewer_frames", "smaller_rung", "crop")
 MAX_TRIM_S = 0.5  # further ahead the detector cannot tell a flash from a cut
 TIERS = ("T0", "T1", "T2", "T3")
@@ -209,12 +210,15 @@ class Stream:
     needs_audio: bool = False  # admits only clips whose sound was kept
     actions: bool = False  # samples carry actions where a track was kept
     needs_actions: bool = False  # admits only clips whose track was kept
+    flips: str = "none"  # none | half (of the samples, mirrored) | both (copies beside them)
     max_epochs: float = 0.0  # 0: no cap
     multiplier: float = 1.0
 
     def __post_init__(self) -> None:
         if self.modality not in ("video", "image"):
             raise RecipeError(f"stream modality {self.modality!r}: expected 'video' or 'image'")
+        if self.flips not in FLIPS:
+            raise RecipeError(f"stream flips {self.flips!r}: expected one of {', '.join(FLIPS)}")
         timed = {"audio": self.audio or self.needs_audio}
         timed["actions"] = self.actions or self.needs_actions
         if self.modality == "image" and (asked := [name for name, is_so in timed.items() if is_so]):

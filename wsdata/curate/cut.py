@@ -18,6 +18,7 @@ from wsdata.curate.centroids import hash_rank
 from wsdata.curate.columns import SAME_SAMPLE, TRACKS, kept_tracks, name_columns
 from wsdata.curate.corpus import unify_clips, unify_of_clips, unify_rows
 from wsdata.curate.decontam import eval_hits
+from wsdata.curate.flips import mirror_samples, unfit_clips
 from wsdata.curate.generated import generated_clips, retag_clips
 from wsdata.curate.handdown import HandDown, hand_down, minimum_of
 from wsdata.curate.losses import Remaining
@@ -48,6 +49,7 @@ class Cut:
         clips: Every clip once, with its ``tier`` (null where gated).
         left_after: (reason, clips left), in the order asked.
         moves: Samples handed down, by bucket and move.
+        flips: Samples that streams want mirrored, by stream and what became of them; see `flips`.
     """
 
     manifest: pl.DataFrame
@@ -57,6 +59,7 @@ class Cut:
     clips: pl.DataFrame
     left_after: list[tuple[str, int]]
     moves: Counter[Any]
+    flips: Counter[tuple[str, str]]
 
 
 def make_cut(
@@ -95,7 +98,11 @@ def make_cut(
     _leave_out_unmixed(remaining, recipe)
     tracks = _tracks(remaining, read, clips, recipe)
     samples, handed = _sample(remaining, tracks, recipe)
-    manifest = _manifest_rows(samples, remaining.clips, tracks, recipe)
+    unfit = unfit_clips(
+        remaining.clips, recipe.streams, read["overlay_scores"].values(), read["captions"].values()
+    )
+    mirrored = mirror_samples(samples, recipe.streams, unfit)
+    manifest = _manifest_rows(mirrored.samples, remaining.clips, tracks, recipe)
     return Cut(
         manifest=manifest,
         exclusions=tables.rows_of("exclusions", [dict(row) for row in remaining.exclusions]),
@@ -104,6 +111,7 @@ def make_cut(
         clips=decided.select("clip_id", "asset_id", "tier", "media_kind", "duration_s"),
         left_after=remaining.left_after,
         moves=handed.moves,
+        flips=mirrored.counts,
     )
 
 
@@ -340,7 +348,6 @@ def _manifest_rows(
         .join(about, on="clip_id", how="inner")
         .join(stored, on=["clip_id", "rung"], how="inner")
         .join(streams, on="stream", how="inner")
-        .with_columns(pl.lit("plain").alias("variant"))
     )
     rows = name_columns(rows, recipe.streams)
     return tables.conform("manifests", rows.select(list(tables.TABLES["manifests"].columns)))

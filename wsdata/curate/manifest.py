@@ -98,6 +98,7 @@ def run(run: StepRun) -> StepResult:
             "num_samples": float(cut.manifest.height),
             "num_clips": float(cut.manifest["clip_id"].n_unique()),
             "num_tokens": float(cut.manifest["num_tokens"].sum()),
+            "num_mirrored": float(cut.manifest.filter(pl.col("variant") == "flip").height),
             "num_retagged": float(cut.generated.height),
             "num_purged": float(cut.exclusions.filter(pl.col("reason") == "purged").height),
         },

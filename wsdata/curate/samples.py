@@ -35,7 +35,8 @@ class Bucket(NamedTuple):
 class Sample(NamedTuple):
     """A run of frames of one rung of a clip, and the bucket that it is cropped for.
 
-    `tail_frames` follow the sample and belong to no other; `phases` would draw it.
+    `tail_frames` follow the sample and belong to no other; `phases` would draw it. `variant` is
+    ``plain`` or ``flip``, as in its id.
     """
 
     clip_id: str
@@ -46,6 +47,7 @@ class Sample(NamedTuple):
     tail_frames: int
     full_width_px: int
     full_height_px: int
+    variant: str = "plain"
 
     @property
     def sample_id(self) -> str:
@@ -55,6 +57,7 @@ class Sample(NamedTuple):
             rung=self.bucket.rung,
             start_frame=self.start_frame,
             num_frames=self.bucket.num_frames,
+            variant=self.variant,
         )
 
 
@@ -147,7 +150,7 @@ def _cap_per_asset(
 
 
 def sample_rows(samples: Sequence[Sample]) -> pl.DataFrame:
-    """Samples as rows: names, bucket, crop within the transcode, tokens."""
+    """Samples as rows: names, bucket, crop within the transcode, variant, tokens."""
     return pl.DataFrame(
         [
             {
@@ -162,6 +165,7 @@ def sample_rows(samples: Sequence[Sample]) -> pl.DataFrame:
                 "start_frame": sample.start_frame,
                 "crop_x": (sample.full_width_px - sample.bucket.width_px) // 2,
                 "crop_y": (sample.full_height_px - sample.bucket.height_px) // 2,
+                "variant": sample.variant,
                 "num_tokens": count_tokens(
                     sample.bucket.num_frames, sample.bucket.width_px, sample.bucket.height_px
                 ),
@@ -172,7 +176,7 @@ def sample_rows(samples: Sequence[Sample]) -> pl.DataFrame:
             "sample_id": pl.String, "clip_id": pl.String, "stream": pl.String,
             "bucket": pl.String, "rung": pl.String, "width_px": pl.Int64, "height_px": pl.Int64,
             "num_frames": pl.Int64, "start_frame": pl.Int64, "crop_x": pl.Int64,
-            "crop_y": pl.Int64, "num_tokens": pl.Int64,
+            "crop_y": pl.Int64, "variant": pl.String, "num_tokens": pl.Int64,
         },
     )  # fmt: skip
 

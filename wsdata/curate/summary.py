@@ -5,6 +5,7 @@ from typing import Any
 import polars as pl
 
 from wsdata.curate.cut import Cut
+from wsdata.curate.flips import MIRRORED
 from wsdata.recipe import TIERS, Recipe
 from wsdata.tables import FAST_RUNGS
 
@@ -21,6 +22,7 @@ def show_cut(
         "streams": streams_markdown(manifest),
         "buckets": buckets_markdown(manifest),
         "handed down": moves_markdown(cut),
+        "mirrored": flips_markdown(cut),
         "gaps": "\n".join(f"- {note}" for note in gap_notes(manifest, recipe)) or "none seen",
     }
     counts = {
@@ -100,6 +102,16 @@ def moves_markdown(cut: Cut) -> str:
         for (bucket, move), count in sorted(cut.moves.items())
     ]
     return "\n".join(lines) if cut.moves else "every bucket fills its batch as cut"
+
+
+def flips_markdown(cut: Cut) -> str:
+    """Samples that streams want mirrored: how many are, and why others are not."""
+    lines = ["| stream | to be mirrored | samples |", "|---|---|---|"]
+    lines += [
+        f"| {stream} | {outcome if outcome == MIRRORED else f'not: {outcome}'} | {count} |"
+        for (stream, outcome), count in sorted(cut.flips.items())
+    ]
+    return "\n".join(lines) if cut.flips else "no stream asks for mirror images"
 
 
 def gap_notes(manifest: pl.DataFrame, recipe: Recipe) -> list[str]:
