@@ -6,6 +6,7 @@ import polars as pl
 
 STR, INT, F64, BOOL, BIN = pl.String, pl.Int64, pl.Float64, pl.Boolean, pl.Binary
 VECTOR = pl.List(pl.Float32)
+INTS, TEXTS = pl.List(pl.Int64), pl.List(pl.String)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

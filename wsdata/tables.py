@@ -9,7 +9,7 @@ import io
 import polars as pl
 
 from wsdata.report_tables import REPORT_TABLES
-from wsdata.table_spec import BIN, BOOL, F64, INT, STR, VECTOR, Table
+from wsdata.table_spec import BIN, BOOL, F64, INT, INTS, STR, TEXTS, VECTOR, Table
 from wsdata.table_spec import make_table as _table
 
 RUNGS = ("256p", "512p", "720p", "1080p")
@@ -240,6 +240,7 @@ TABLES: dict[str, Table] = {
     "caption_packs": _table(
         ("shard", "caption_version"), ("key",), shard=STR, caption_version=STR, **_BLOB,
         num_samples=INT,
+        record_offsets=INTS, record_lengths=INTS, record_xxh3=TEXTS,  # of each row of the shard
     ),
     "dataset_index": _table(
         ("sample_id",), sample_id=STR, clip_id=STR, asset_id=STR, stream=STR, tier=STR,
@@ -248,6 +249,7 @@ TABLES: dict[str, Table] = {
         shard=STR, shard_key=STR, row=INT, offset=INT, length=INT, columns_json=STR, xxh3=STR,
         psnr_db=F64, is_prefix_exact=BOOL, channels_json=STR,
         caption_pack_key=STR, caption_version=STR,
+        caption_offset=INT, caption_length=INT, caption_xxh3=STR,  # within the pack
     ),
     "index_losses": _table(("sample_id",), sample_id=STR, clip_id=STR, reason=STR, detail=STR),
     "step_plans": _table(

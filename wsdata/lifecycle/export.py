@@ -21,6 +21,8 @@ from wsdata.digest import sha256_bytes, short_digest
 from wsdata.errors import IntegrityError
 from wsdata.lifecycle.export_choice import FORMATS, Choice, ExportOptions, choose
 from wsdata.lifecycle.exported import all_exports, state_export
+from wsdata.loader.caption_reader import CaptionReader
+from wsdata.loader.fetch import Fetcher
 from wsdata.shard.export_folder import ExportFolder, FileRecord
 from wsdata.shard.export_items import Exported, FilePlan, Item, read_verified
 from wsdata.shard.export_mds import (
@@ -33,20 +35,18 @@ from wsdata.shard.export_mds import (
     write_mds,
 )
 from wsdata.shard.export_tar import write_tar
-from wsdata.shard.packs import captions_of, read_pack
+from wsdata.shard.packs import CaptionRecord, read_pack
 from wsdata.shard.publish import read_dataset
 from wsdata.store import FolderStore
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from wsdata.catalog.ledger import Ledger
     from wsdata.shard.placement import Placement
     from wsdata.store import BlobStore
 
 Progress = Callable[[int, int, int], None]  # samples done, samples in all, bytes written
 
-MAX_OPEN_PACKS = 64
+MAX_OPEN_PACKS = 4  # whole; files of an export follow the shards
 READ_AHEAD = 4  # samples waiting for each thread
 
 
@@ -107,7 +107,7 @@ def export_version(
     """
     if num_threads < 1:
         raise ValueError(f"{num_threads} threads: expected at least 1")
-    words = _Words(store)
+    words = _Words(store, is_by_shard=options.steps is None)
     choice = choose(ledger, store, version, options, words.of)
     spec = _spec(store, version, options, choice)
     root = folder.absolute()
@@ -178,27 +178,32 @@ def _export_id(ledger: Ledger, spec: dict[str, Any], body: dict[str, Any]) -> st
 
 
 class _Words:
-    """Captions of samples, out of the packs beside their shards."""
+    """Captions of samples, out of the packs beside their shards.
 
-    def __init__(self, store: BlobStore) -> None:
-        self._store = store
+    Whoever goes through shards reads whole packs; in the plan's order each is from another one.
+    """
+
+    def __init__(self, store: BlobStore, *, is_by_shard: bool) -> None:
+        self._store, self._is_by_shard = store, is_by_shard
         self._pack = functools.lru_cache(MAX_OPEN_PACKS)(self._read_pack)
+        self._reader = CaptionReader(Fetcher(store))
 
     def of(self, placement: Placement) -> dict[str, str]:
         """Return a sample's captions by variant."""
-        key = placement.caption_pack_key
+        key, row = placement.caption_pack_key, placement.row
         if not key:
             return {}
-        pack = self._pack(key)
-        row = placement.row
-        if row >= pack.height or pack["sample_id"][row] != placement.sample_id:
+        if not self._is_by_shard:
+            return self._reader.read(placement)
+        records = self._pack(key)
+        if row >= len(records) or records[row].sample_id != placement.sample_id:
             raise IntegrityError(
                 f"caption pack {key}: row {row} is not of sample {placement.sample_id}: run "
                 "shard/caption_packs of its group again"
             )
-        return captions_of(pack, row)
+        return records[row].captions
 
-    def _read_pack(self, key: str) -> pl.DataFrame:
+    def _read_pack(self, key: str) -> list[CaptionRecord]:
         data = self._store.get(key)
         if (found := sha256_bytes(data)) != PurePosixPath(key).stem:
             raise IntegrityError(

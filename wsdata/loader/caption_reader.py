@@ -1,72 +1,55 @@
-"""Captions of samples that are served: packs are kept parsed, the variant is chosen by step."""
+"""Captions of samples that are served, each by a read of its own; the variant is chosen by step."""
 
 import threading
-from collections import OrderedDict
-from pathlib import PurePosixPath
-from typing import NamedTuple
 
-from wsdata.digest import sha256_bytes
+import xxhash
+
 from wsdata.errors import IntegrityError
-from wsdata.shard.packs import read_captions
+from wsdata.loader.fetch import Fetcher
+from wsdata.shard.packs import parse_record
 from wsdata.shard.placement import Placement
-from wsdata.store import BlobStore
 
-MAX_OPEN_PACKS = 64
-
-
-class _Pack(NamedTuple):
-    sample_ids: list[str]
-    texts: dict[str, list[str | None]]  # by variant, in their order
+_MIN_SCRATCH_BYTES = 4096
 
 
 class CaptionReader:
-    """Reads captions of single samples. Safe to use from threads: a pack is read once."""
+    """Reads captions of single samples. Safe to use from threads; each has scratch memory."""
 
-    def __init__(self, store: BlobStore) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._packs: OrderedDict[str, tuple[threading.Lock, list[_Pack]]] = OrderedDict()
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+        self._local = threading.local()
 
     def read(self, placement: Placement) -> dict[str, str]:
         """Captions of a sample by variant, sorted; variants that it lacks are absent.
 
         Raises:
-            IntegrityError: The pack is not what its name says, or of other samples.
+            IntegrityError: The bytes are wrong in the store itself, or of another sample; clip,
+                pack and offset are named.
             ObjectMissing: The pack is not in the store.
         """
-        key, row = placement.caption_pack_key, placement.row
-        if not key:
+        length, recorded = placement.caption_length, placement.caption_xxh3
+        if not length:
             return {}
-        pack = self._pack(key)
-        if row >= len(pack.sample_ids) or pack.sample_ids[row] != placement.sample_id:
+        line = self._scratch(length)
+        self._fetcher.read_into(
+            placement.caption_pack_key,
+            placement.caption_offset,
+            [line],
+            is_valid=lambda: xxhash.xxh3_64_hexdigest(line) == recorded,
+            name=lambda: placement.caption_words,
+        )
+        sample_id, captions = parse_record(str(line, "utf-8"))
+        if sample_id != placement.sample_id:
             raise IntegrityError(
-                f"caption pack {key}: row {row} is not of sample {placement.sample_id}: run "
-                "shard/caption_packs of its group again"
+                f"{placement.caption_words}: holds captions of sample {sample_id}: the index and "
+                "the pack are of different writers; run shard/caption_packs of its group again, "
+                "and cut the next dataset version"
             )
-        texts = ((variant, column[row]) for variant, column in pack.texts.items())
-        return {variant: text for variant, text in texts if text is not None}
+        return captions
 
-    def _pack(self, key: str) -> _Pack:
-        with self._lock:
-            if key in self._packs:
-                self._packs.move_to_end(key)
-            else:
-                self._packs[key] = (threading.Lock(), [])
-                while len(self._packs) > MAX_OPEN_PACKS:
-                    self._packs.popitem(last=False)
-            lock, kept = self._packs[key]
-        if kept:
-            return kept[0]
-        with lock:
-            if not kept:
-                kept.append(self._read(key))
-            return kept[0]
-
-    def _read(self, key: str) -> _Pack:
-        data = self._store.get(key)
-        if PurePosixPath(key).stem != (found := sha256_bytes(data)):
-            raise IntegrityError(
-                f"caption pack {key} has digest {found[:12]}, not the one in its name: delete it "
-                "and run shard/caption_packs of its group again"
-            )
-        return _Pack(*read_captions(data))
+    def _scratch(self, num_bytes: int) -> memoryview:
+        kept: memoryview | None = getattr(self._local, "scratch", None)
+        if kept is None or len(kept) < num_bytes:
+            kept = memoryview(bytearray(max(2 * num_bytes, _MIN_SCRATCH_BYTES)))
+            self._local.scratch = kept
+        return kept[:num_bytes]

@@ -315,7 +315,7 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
             self._versions,
             share=share,
             samples=SampleReader(fetcher),
-            captions=CaptionReader(self._small),
+            captions=CaptionReader(fetcher),
             view=self._view,
             memory=memory,
             unpatched=self._unpatched,

@@ -40,12 +40,13 @@ def _batches(args: argparse.Namespace, cursor: dict[str, Any] | None) -> Iterato
     run = single_run(args.version, opened.plan, tokens_of(opened))
     start = resume_run(run, cursor) if cursor else args.start_step
     share = Share(rank=args.rank, world_size=args.world_size, micro_batch=args.micro_batch)
+    fetcher = Fetcher(store, NodeCache(Path(args.cache)) if args.cache else None)
     reader = BatchReader(
         run,
         [opened],
         share=share,
-        samples=SampleReader(Fetcher(store, NodeCache(Path(args.cache)) if args.cache else None)),
-        captions=CaptionReader(store),
+        samples=SampleReader(fetcher),
+        captions=CaptionReader(fetcher),
         view=View(latents=args.latents, sp_rank=args.sp_rank, sp_size=args.sp_size),
         memory=SlabPool(max_free=4),
     )

@@ -14,7 +14,7 @@ from wsdata.digest import sha256_bytes, short_digest
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe
 from wsdata.shard.latent_stats import markdown_table
-from wsdata.shard.packs import CAPTION_PREFIX, build_pack, pack_key
+from wsdata.shard.packs import build_pack, pack_key
 
 NO_CAPTIONS = "none"  # caption version of a pack without a caption
 
@@ -31,7 +31,7 @@ STEP = Step(
     stage="shard",
     name="caption_packs",
     function="wsdata.shard.captions:run",
-    code_version="caption-packs-1",
+    code_version="caption-packs-2",
     partition="shard_group",
     assets={"caption_packs": ("caption_packs",)},
     inputs=(
@@ -41,7 +41,7 @@ STEP = Step(
     params_of=_params,
     description=(
         "Captions of the samples of every shard of a group, one pack per shard and caption "
-        "version, aligned to the shard's rows."
+        "version, a record for each of the shard's rows."
     ),
 )
 
@@ -54,14 +54,12 @@ def run(run: StepRun) -> StepResult:
     packs: list[dict[str, Any]] = []
     counts: list[list[Any]] = []
     for (shard,), rows in sorted(placements.group_by(["shard"])):
-        pack = build_pack(rows, captions, variants)
-        data = tables.to_parquet(pack)
-        stored = run.put_blob(pack_key(sha256_bytes(data)), data)
-        version = caption_version(captions.join(rows, on="clip_id", how="semi"))
-        packs.append(
-            {"shard": shard, "caption_version": version, "num_samples": pack.height, **stored}
-        )
-        counts.append([shard[:12], version, pack.height, *_counts(pack, variants)])
+        mine = captions.join(rows, on="clip_id", how="semi")
+        pack, version = build_pack(rows, mine), caption_version(mine)
+        stored = run.put_blob(pack_key(sha256_bytes(pack.data)), pack.data)
+        num = {"num_samples": rows.height}
+        packs.append({"shard": shard, "caption_version": version, **num, **stored, **pack.columns})
+        counts.append([shard[:12], version, rows.height, *_counts(rows, mine, variants)])
     return StepResult(
         tables={"caption_packs": tables.rows_of("caption_packs", packs)},
         metrics={
@@ -108,14 +106,11 @@ def caption_version(captions: pl.DataFrame) -> str:
     return found[0] if found else NO_CAPTIONS
 
 
-def _counts(pack: pl.DataFrame, variants: Sequence[str]) -> list[int]:
+def _counts(rows: pl.DataFrame, captions: pl.DataFrame, variants: Sequence[str]) -> list[int]:
     """How many rows have no caption at all, then how many have each variant."""
-    columns = [f"{CAPTION_PREFIX}{variant}" for variant in variants]
-    texts = pack.select(columns)
-    bare = (
-        sum(all(text is None for text in row) for row in texts.rows()) if columns else pack.height
-    )
-    return [bare, *(texts.height - texts[column].null_count() for column in columns)]
+    told = rows.select("clip_id").join(captions.select("clip_id", "variant"), on="clip_id")
+    bare = rows.join(captions, on="clip_id", how="anti").height
+    return [bare, *(told.filter(pl.col("variant") == variant).height for variant in variants)]
 
 
 def _display(counts: list[list[Any]], variants: Sequence[str]) -> dict[str, dict[str, Any]]:

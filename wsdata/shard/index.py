@@ -32,7 +32,7 @@ STEP = Step(
     stage="shard",
     name="dataset_index",
     function="wsdata.shard.index:run",
-    code_version="dataset-index-2",
+    code_version="dataset-index-3",
     partition="dataset_version",
     assets={"dataset_index": ("dataset_index", "index_losses")},
     inputs=(
@@ -81,9 +81,9 @@ def run(run: StepRun) -> StepResult:
         ),
         subset=["shard"],
         order=["shard"],
-    ).select("shard", "caption_version", pl.col("key").alias("caption_pack_key"))
-    index = wanting.join(placed.drop("clip_id", "job"), on=SAME_SAMPLE, how="inner").join(
-        packs, on="shard", how="left"
+    )
+    index = _with_captions(
+        wanting.join(placed.drop("clip_id", "job"), on=SAME_SAMPLE, how="inner"), packs
     )
     losses = _losses(run, manifest, index)
     rows = tables.conform(
@@ -96,6 +96,33 @@ def run(run: StepRun) -> StepResult:
         metrics=_metrics(rows, losses, own),
         display={"dataset_index": _display(rows, losses, own) | _quality(placed)},
     )
+
+
+def _with_captions(index: pl.DataFrame, packs: pl.DataFrame) -> pl.DataFrame:
+    """Join rows with the place of their captions in the pack of their shard.
+
+    Raises:
+        StepFailed: A pack does not say where the captions of a sample of its shard lie.
+    """
+    records = packs.select(
+        "shard",
+        "caption_version",
+        pl.int_ranges(pl.col("record_offsets").list.len()).alias("row"),
+        pl.col("key").alias("caption_pack_key"),
+        pl.col("record_offsets").alias("caption_offset"),
+        pl.col("record_lengths").alias("caption_length"),
+        pl.col("record_xxh3").alias("caption_xxh3"),
+    ).explode("row", "caption_offset", "caption_length", "caption_xxh3")
+    joined = index.join(records, on=["shard", "row"], how="left")
+    untold = joined.filter(pl.col("caption_offset").is_null()).join(packs, on="shard", how="semi")
+    if untold.height:
+        shards = untold["shard"].unique().sort().head(_NUM_NAMED).to_list()
+        raise StepFailed(
+            f"caption packs do not say where captions of {untold.height} samples lie, such as "
+            f"those of shards {', '.join(shards)}: they are of an older format, or of other rows; "
+            "run shard/caption_packs of the groups of these shards again"
+        )
+    return joined
 
 
 def _elsewhere(run: StepRun, table: str, wanted: pl.DataFrame, on: list[str]) -> pl.DataFrame:

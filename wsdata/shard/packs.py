@@ -1,80 +1,132 @@
-"""Bytes of a caption pack: one row for each row of its shard, one column for each variant.
+"""Bytes of a caption pack: a header line, then one line of JSON for each row of its shard.
 
-Which captions go in belongs to `captions`; training hosts read packs through this module.
+A training host reads one line of a pack by its place and its digest, which the index records, and
+never the whole; whoever goes through a shard reads the whole once. Which captions go in belongs to
+`captions`.
 """
 
-import io
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import polars as pl
+import xxhash
 
-from wsdata import tables
+from wsdata.digest import canonical_json
+from wsdata.errors import IntegrityError
 
-CAPTION_PREFIX = "caption_"
+FORMAT_VERSION = 2
+
+
+class Pack(NamedTuple):
+    """A pack, and where the line of each row of its shard lies in it.
+
+    Attributes:
+        data: Its bytes.
+        offsets: First byte of each row's line.
+        lengths: Bytes of each, without the end of the line.
+        digests: xxh3 of each, 16 hex digits.
+    """
+
+    data: bytes
+    offsets: list[int]
+    lengths: list[int]
+    digests: list[str]
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The places as columns of table ``caption_packs``."""
+        return {
+            "record_offsets": self.offsets,
+            "record_lengths": self.lengths,
+            "record_xxh3": self.digests,
+        }
+
+
+class CaptionRecord(NamedTuple):
+    """What a pack says of one row: captions are by variant, sorted; it may have none."""
+
+    sample_id: str
+    captions: dict[str, str]
 
 
 def pack_key(sha256: str) -> str:
     """Object key of a caption pack by the sha256 of its bytes."""
-    return f"training/packs/{sha256[:2]}/{sha256}.parquet"
+    return f"training/packs/{sha256[:2]}/{sha256}.jsonl"
 
 
-def build_pack(rows: pl.DataFrame, captions: pl.DataFrame, variants: Sequence[str]) -> pl.DataFrame:
+def build_pack(rows: pl.DataFrame, captions: pl.DataFrame) -> Pack:
     """Build one pack.
 
     Args:
         rows: Of one shard: ``row, sample_id, clip_id``.
-        captions: What `choose_captions` returns.
-        variants: Each becomes a column ``caption_<variant>``, null where there is none.
+        captions: What `choose_captions` returns; those of other clips are left out.
 
     Returns:
-        One row for each of the shard's, in its order. ``text_embedding`` is null until an engine
-        for it has run.
+        A line for each row of the shard, in its order, with the captioner of what it says.
+
+    Raises:
+        ValueError: Rows are not 0, 1, 2 and so on.
     """
-    pack = rows.select("row", "sample_id", "clip_id").sort("row")
-    versions = captions.group_by("clip_id").agg(
-        pl.col("captioner_version").unique().sort().str.join("+")
-    )
-    pack = pack.join(versions, on="clip_id", how="left", maintain_order="left")
-    for variant in variants:
-        texts = captions.filter(pl.col("variant") == variant).select(
-            "clip_id", pl.col("text").alias(f"{CAPTION_PREFIX}{variant}")
+    rows = rows.select("row", "sample_id", "clip_id").sort("row")
+    if rows["row"].to_list() != list(range(rows.height)):
+        raise ValueError(f"{rows.height} rows of a shard are not numbered from 0 on: {rows['row']}")
+    of_clip: dict[str, dict[str, tuple[str, str]]] = {}
+    named = captions.join(rows, on="clip_id", how="semi")
+    for clip_id, variant, captioner, text in named.select(
+        "clip_id", "variant", "captioner_version", "text"
+    ).iter_rows():
+        of_clip.setdefault(clip_id, {})[variant] = (captioner, text)
+    lines = [canonical_json({"format_version": FORMAT_VERSION, "num_samples": rows.height})]
+    for _, sample_id, clip_id in rows.iter_rows():
+        told = of_clip.get(clip_id, {})
+        lines.append(
+            canonical_json(
+                {
+                    "sample_id": sample_id,
+                    "captions": {variant: text for variant, (_, text) in told.items()},
+                    "captioner_version": "+".join(sorted({name for name, _ in told.values()})),
+                }
+            )
         )
-        pack = pack.join(texts, on="clip_id", how="left", maintain_order="left")
-    return pack.with_columns(pl.lit(None, dtype=tables.VECTOR).alias("text_embedding"))
+    return _pack([line.encode() for line in lines])
 
 
-def read_pack(data: bytes) -> pl.DataFrame:
-    """Read a caption pack, in the order of its shard's rows."""
-    return pl.read_parquet(io.BytesIO(data)).sort("row")
+def _pack(lines: Sequence[bytes]) -> Pack:
+    lengths = [len(line) for line in lines]
+    offsets = [0]
+    for length in lengths:
+        offsets.append(offsets[-1] + length + 1)
+    return Pack(
+        b"\n".join(lines) + b"\n",
+        offsets[1:-1],
+        lengths[1:],
+        [xxhash.xxh3_64_hexdigest(line) for line in lines[1:]],
+    )
 
 
-def read_captions(data: bytes) -> tuple[list[str], dict[str, list[str | None]]]:
-    """Read what a training host needs of a pack; safe in a forked child, as `read_pack` is not.
+def parse_record(line: str | bytes) -> CaptionRecord:
+    """Read a line of a pack, which was checked against its digest."""
+    body = json.loads(line)
+    return CaptionRecord(body["sample_id"], body["captions"])
 
-    Polars' threads do not live on in a child, which then waits for them for ever.
 
-    Returns:
-        The sample of each row of the shard, and for each variant its texts in the same order.
+def read_pack(data: bytes) -> list[CaptionRecord]:
+    """Read a whole pack, whose bytes were checked: a record for each row of its shard.
+
+    Raises:
+        IntegrityError: Another format, or not as many rows as it says.
     """
-    import pyarrow.parquet as pq
-
-    names = pq.read_schema(io.BytesIO(data)).names
-    columns = sorted(name for name in names if name.startswith(CAPTION_PREFIX))
-    table = pq.read_table(
-        io.BytesIO(data),
-        columns=["row", "sample_id", *columns],
-        use_threads=False,
-        pre_buffer=False,
-    ).sort_by("row")
-    texts = {name.removeprefix(CAPTION_PREFIX): table[name].to_pylist() for name in columns}
-    return table["sample_id"].to_pylist(), texts
-
-
-def captions_of(pack: pl.DataFrame, row: int) -> dict[str, str]:
-    """Captions of one row of a shard, by variant; variants without one are absent."""
-    record = pack.row(row, named=True)
-    return {
-        name.removeprefix(CAPTION_PREFIX): text
-        for name, text in record.items()
-        if name.startswith(CAPTION_PREFIX) and text is not None
-    }
+    header, *lines = data.split(b"\n")[:-1] or [b""]
+    try:
+        told: Mapping[str, Any] = json.loads(header)
+        version, num_samples = told["format_version"], told["num_samples"]
+    except (ValueError, KeyError, TypeError):
+        version = num_samples = None
+    if version != FORMAT_VERSION or num_samples != len(lines):
+        raise IntegrityError(
+            f"caption pack of format {version}, of {num_samples} samples, with {len(lines)} lines "
+            f"of captions: expected format {FORMAT_VERSION}, and a line for each sample; use the "
+            "release of wsdata that wrote it, or run shard/caption_packs of its group again"
+        )
+    return [parse_record(line) for line in lines]

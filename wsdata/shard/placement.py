@@ -8,7 +8,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
+from wsdata.errors import PlanError
 from wsdata.shard.format import Span
+
+NO_XXH3 = "0" * 16  # of no captions
 
 
 class Placement(NamedTuple):
@@ -17,7 +20,7 @@ class Placement(NamedTuple):
     Attributes:
         bucket: "<rung>/<width>x<height>/<frames>".
         shard: sha256 of the shard's bytes, hex.
-        row: Of the sample in its shard, and of its captions in their pack.
+        row: Of the sample in its shard.
         offset: First byte of the sample in its shard.
         length: Bytes of the sample.
         xxh3: Digest of those bytes, 16 hex digits.
@@ -25,6 +28,9 @@ class Placement(NamedTuple):
         latent_shape: (t, c, h, w).
         columns: Column -> where it lies, counted from the sample's first byte.
         caption_pack_key: Empty where the sample has no captions.
+        caption_offset: First byte of its captions in that pack.
+        caption_length: Bytes of them; 0 where the sample has none.
+        caption_xxh3: Digest of those bytes, 16 hex digits.
         is_prefix_exact: Whether its first latent frames are what a shorter clip would give.
     """
 
@@ -43,6 +49,9 @@ class Placement(NamedTuple):
     latent_shape: tuple[int, int, int, int]
     columns: dict[str, Span]
     caption_pack_key: str
+    caption_offset: int
+    caption_length: int
+    caption_xxh3: str
     is_prefix_exact: bool = False
 
     @property
@@ -53,12 +62,31 @@ class Placement(NamedTuple):
             f"at offset {self.offset}"
         )
 
+    @property
+    def caption_words(self) -> str:
+        """What errors call its captions: clip, sample, pack and offset."""
+        return (
+            f"captions of clip {self.clip_id} (sample {self.sample_id}) in caption pack "
+            f"{self.caption_pack_key} at offset {self.caption_offset}"
+        )
+
 
 def placement_of(row: Mapping[str, Any]) -> Placement:
-    """Read a row of table ``dataset_index``, whose columns are counted from the shard's start."""
+    """Read a row of table ``dataset_index``, whose columns are counted from the shard's start.
+
+    Raises:
+        PlanError: It is of a release whose captions were not read by row.
+    """
     shape = cast("list[int]", json.loads(row["latent_shape_json"]))
     columns = cast("dict[str, list[int]]", json.loads(row["columns_json"]))
     frames, channels, height, width = shape
+    if row["caption_pack_key"] and row.get("caption_offset") is None:
+        raise PlanError(
+            f"sample {row['sample_id']}: the dataset index names caption pack "
+            f"{row['caption_pack_key']}, and not where the sample's captions lie in it, as this "
+            "code expects: use the release of wsdata that wrote it, or cut the next dataset "
+            "version with this one"
+        )
     return Placement(
         sample_id=row["sample_id"],
         clip_id=row["clip_id"],
@@ -77,5 +105,8 @@ def placement_of(row: Mapping[str, Any]) -> Placement:
             name: Span(start - row["offset"], length) for name, (start, length) in columns.items()
         },
         caption_pack_key=row["caption_pack_key"] or "",
+        caption_offset=row.get("caption_offset") or 0,
+        caption_length=row.get("caption_length") or 0,
+        caption_xxh3=row.get("caption_xxh3") or NO_XXH3,
         is_prefix_exact=bool(row.get("is_prefix_exact")),  # where unknown, it is not relied upon
     )

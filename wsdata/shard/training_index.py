@@ -6,7 +6,6 @@ was made. Opening reads the root alone, so the memory of a rank does not depend 
 samples. Bytes of packed tables belong to `packed`, writing them to `training_index_write`.
 """
 
-import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,10 +33,10 @@ from wsdata.store import BlobStore
 I64 = NDArray[np.int64]
 Layout = dict[str, Span]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 AFTER_CLIP = "."  # what follows the clip's id in a sample's
 
-_NO_PACK = bytes(32)
+_WORD_BYTES = 8
 
 
 class Kind(NamedTuple):
@@ -201,9 +200,8 @@ class TrainingIndex:
 
     def names(self, rows: I64) -> list[tuple[str, str]]:
         """Return (sample id, clip id) of each row, in the order asked for."""
-        records = self._samples.take(rows)
-        lengths = cast("list[int]", records["clip_length"].tolist())
-        return [_names(each, n) for each, n in zip(_ids(records), lengths, strict=True)]
+        sample_ids, clip_ids = _names(self._samples.take(rows))
+        return list(zip(sample_ids, clip_ids, strict=True))
 
     def placements(self, rows: Sequence[int] | I64) -> list[Placement]:
         """Where samples lie, in the order asked for.
@@ -214,12 +212,33 @@ class TrainingIndex:
         """
         wanted = np.asarray(rows, dtype=np.int64)
         records = self._samples.take(wanted)
-        atoms = np.searchsorted(self._first_rows, wanted, side="right") - 1
-        fields = cast("list[tuple[Any, ...]]", records.tolist())
-        return [
-            self._placement(each, self.atoms[atom])
-            for each, atom in zip(fields, cast("list[int]", atoms.tolist()), strict=True)
-        ]
+        numbers = np.searchsorted(self._first_rows, wanted, side="right") - 1
+        atoms = [self.atoms[number] for number in cast("list[int]", numbers.tolist())]
+        kinds = [self.root.kinds[kind] for kind in _plain(records, "kind")]
+        shards, packs = _hex(records, "shard", 32), _hex(records, "pack", 32)
+        caption_lengths = _plain(records, "caption_length")
+        # A column at a time: all of it is done for each sample of each step, under one lock.
+        columns = (
+            *_names(records),
+            [atom.stream for atom in atoms],
+            [atom.bucket for atom in atoms],
+            shards,
+            [shard_key(shard) for shard in shards],
+            _plain(records, "row"),
+            _plain(records, "offset"),
+            _plain(records, "length"),
+            _hex(records, "xxh3", 8),
+            [kind.dtype for kind in kinds],
+            [kind.tokenizer_version for kind in kinds],
+            [kind.latent_shape for kind in kinds],
+            [self.root.layouts[layout] for layout in _plain(records, "layout")],
+            [pack_key(p) if n else "" for p, n in zip(packs, caption_lengths, strict=True)],
+            _plain(records, "caption_offset"),
+            caption_lengths,
+            _hex(records, "caption_xxh3", 8),
+            [kind.is_prefix_exact for kind in kinds],
+        )
+        return [Placement._make(each) for each in zip(*columns, strict=True)]
 
     def sources(self, rows: Sequence[int] | I64) -> list[Source]:
         """What samples are made of, in the order asked for.
@@ -279,30 +298,6 @@ class TrainingIndex:
                 return row
         return -1
 
-    def _placement(self, record: tuple[Any, ...], atom: Atom) -> Placement:
-        sample_id, clip_length, shard, pack, xxh3, row, offset, length, kind, layout = record
-        sample, clip = _names(sample_id.decode(), clip_length)
-        about = self.root.kinds[kind]
-        shard_text, key = _shard_names(shard)
-        return Placement(
-            sample,
-            clip,
-            atom.stream,
-            atom.bucket,
-            shard_text,
-            key,
-            row,
-            offset,
-            length,
-            f"{xxh3:016x}",
-            about.dtype,
-            about.tokenizer_version,
-            about.latent_shape,
-            self.root.layouts[layout],
-            "" if pack == _NO_PACK else _pack_key(pack),
-            about.is_prefix_exact,
-        )
-
 
 def open_index(
     store: BlobStore, pointer: Mapping[str, Any], *, cache_bytes: int = DEFAULT_CACHE_BYTES
@@ -335,19 +330,21 @@ def _kind(dtype: str, tokenizer: str, shape: list[int], is_prefix_exact: bool) -
     return Kind(dtype, tokenizer, (frames, channels, height, width), is_prefix_exact)
 
 
-def _ids(records: Records) -> list[str]:
-    return [each.decode() for each in cast("list[bytes]", records["sample_id"].tolist())]
+def _names(records: Records) -> tuple[list[str], list[str]]:
+    """Return ids of samples, and of their clips."""
+    encoded = cast("list[bytes]", records["sample_id"].tolist())
+    ids = b"\n".join(encoded).decode().split("\n") if encoded else []  # at once: it is faster
+    lengths = _plain(records, "clip_length")
+    return ids, [sample_id[:length] for sample_id, length in zip(ids, lengths, strict=True)]
 
 
-@functools.lru_cache(8192)
-def _shard_names(shard: bytes) -> tuple[str, str]:
-    return shard.hex(), shard_key(shard.hex())
+def _plain(records: Records, name: str) -> list[int]:
+    return cast("list[int]", records[name].tolist())
 
 
-@functools.lru_cache(8192)
-def _pack_key(pack: bytes) -> str:
-    return pack_key(pack.hex())
-
-
-def _names(sample_id: str, clip_length: int) -> tuple[str, str]:
-    return sample_id, sample_id[:clip_length]
+def _hex(records: Records, name: str, num_bytes: int) -> list[str]:
+    """Hex digits of a field: of digests as they are, of numbers the most significant first."""
+    values = records[name]
+    text = (values if num_bytes > _WORD_BYTES else values.astype(">u8")).tobytes().hex()
+    width = 2 * num_bytes
+    return [text[at : at + width] for at in range(0, len(text), width)]

@@ -17,6 +17,7 @@ from wsdata.errors import PlanError
 from wsdata.shard.format import Span
 from wsdata.shard.packed import ROWS_PER_PART, PackedWriter, Section
 from wsdata.shard.packs import pack_key
+from wsdata.shard.placement import NO_XXH3
 from wsdata.shard.plan_atoms import AtomBuilder
 from wsdata.shard.training_index import AFTER_CLIP, Kind, Layout, Root, root_key
 from wsdata.shard.writer import shard_key
@@ -30,13 +31,15 @@ ROWS_AT_ONCE = 1 << 16
 INDEXED = (  # columns of table `dataset_index` that go into the index
     "sample_id", "clip_id", "stream", "bucket", "tier", "num_tokens", "tokenizer_version",
     "latent_dtype", "latent_shape_json", "shard", "shard_key", "row", "offset", "length",
-    "columns_json", "xxh3", "caption_pack_key", "is_prefix_exact",
+    "columns_json", "xxh3", "caption_pack_key", "caption_offset", "caption_length", "caption_xxh3",
+    "is_prefix_exact",
 )  # fmt: skip
 SOURCED = (  # ... and of table `manifests`
     "rung", "fps", "transcode_key", "transcode_sha256", "start_frame", "num_frames", "width_px",
     "height_px", "crop_x", "crop_y", "variant",
 )  # fmt: skip
 
+_SHA256 = r"([0-9a-f]{64})"
 _SHARED = ["latent_dtype", "tokenizer_version", "latent_shape_json", "is_prefix_exact"]
 
 
@@ -77,6 +80,9 @@ def sample_fields(id_width: int) -> list[tuple[str, str]]:
         ("length", "<u4"),
         ("kind", "<u2"),
         ("layout", "<u4"),
+        ("caption_offset", "<u4"),  # within the pack; so are the next two
+        ("caption_length", "<u4"),  # 0 where there are none
+        ("caption_xxh3", "<u8"),
     ]
 
 
@@ -165,8 +171,11 @@ class _IndexWriter:
         records["sample_id"] = _text(rows["sample_id"])
         records["clip_length"] = rows["clip_id"].str.len_bytes().to_numpy()
         records["shard"] = _hex(rows["shard"], 32)
-        packs = rows["caption_pack_key"].str.extract(r"([0-9a-f]{64})\.parquet$")
+        packs = rows["caption_pack_key"].str.extract(_SHA256)
         records["pack"] = _hex(packs.fill_null("0" * 64), 32)
+        records["caption_xxh3"] = _hex(rows["caption_xxh3"].fill_null(NO_XXH3), 8).view(">u8")
+        for name in ("caption_offset", "caption_length"):
+            records[name] = rows[name].fill_null(0).to_numpy()
         records["xxh3"] = _hex(rows["xxh3"], 8).view(">u8")
         for name in ("row", "offset", "length"):
             records[name] = rows[name].to_numpy()
@@ -288,15 +297,19 @@ def _check_ids(rows: pl.DataFrame) -> None:
         | (pl.col("shard_key") != _key_expression(shard_key, pl.col("shard")))
         | (
             pack.is_not_null()
-            & (pack != _key_expression(pack_key, pack.str.extract(r"([0-9a-f]{64})")).fill_null(""))
+            & (
+                (pack != _key_expression(pack_key, pack.str.extract(_SHA256)).fill_null(""))
+                | pl.col("caption_length").fill_null(0).eq(0)
+            )
         )
     )
     if wrong.height:
         row = wrong.select("sample_id", "clip_id", "shard_key", "caption_pack_key").row(0)
         raise PlanError(
             f"{wrong.height} rows of the dataset index cannot be indexed for training, such as "
-            f"{row}: expected a sample id that begins with its clip's and {AFTER_CLIP!r}, and "
-            "keys of shards and caption packs that are made of their digests"
+            f"{row}: expected a sample id that begins with its clip's and {AFTER_CLIP!r}, keys "
+            "of shards and caption packs that are made of their digests, and the place of the "
+            "captions in their pack"
         )
 
 

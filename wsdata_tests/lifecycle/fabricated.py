@@ -336,7 +336,10 @@ def _dataset(home: Home) -> None:
     )  # fmt: skip
     packs = [
         {"shard": shard, "caption_version": "told-1", "key": key, "num_samples": count,
-         "sha256": sha256_bytes(home.store.get(key)), "size_bytes": home.store.size(key)}
+         "sha256": sha256_bytes(home.store.get(key)), "size_bytes": home.store.size(key),
+         **{f"record_{name}": placed.filter(pl.col("shard") == shard).sort("row")[column].to_list()
+            for name, column in (("offsets", "caption_offset"), ("lengths", "caption_length"),
+                                 ("xxh3", "caption_xxh3"))}}
         for shard, key, count in placed.group_by("shard", "caption_pack_key").len().iter_rows()
     ]  # fmt: skip
     lost = [{"sample_id": LOST, "clip_id": clip_id("lake", 1), "reason": "flat"}]

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import polars as pl
 
-from wsdata import tables
 from wsdata.digest import sha256_bytes
 from wsdata.ids import make_clip_id, make_sample_id
 from wsdata.shard.format import Sample, encode_sample
@@ -130,9 +129,8 @@ def _place(store, rows):
 
     shard = write_shard(store, sorted(rows), read, max_bytes=1 << 20)
     pack = _pack(shard["samples"], rows)
-    data = tables.to_parquet(pack)
-    key = pack_key(sha256_bytes(data))
-    store.put(key, data)
+    key = pack_key(sha256_bytes(pack.data))
+    store.put(key, pack.data)
     return [
         {
             **{
@@ -149,6 +147,9 @@ def _place(store, rows):
             "psnr_db": 30.0,
             "caption_pack_key": key,
             "caption_version": "told-1",
+            "caption_offset": pack.offsets[entry["row"]],
+            "caption_length": pack.lengths[entry["row"]],
+            "caption_xxh3": pack.digests[entry["row"]],
         }
         for entry in shard["samples"]
     ]
@@ -177,4 +178,4 @@ def _pack(entries, rows):
             for variant in ("dense", "short")
         ]
     )
-    return build_pack(named, captions, ["dense", "short"])
+    return build_pack(named, captions)

@@ -57,8 +57,8 @@ def test_reads_are_raced_where_the_trainer_says_so(store):
     raced = dataset(stuck, num_steps=3, hedging=every)
     assert [b["sample_ids"] for b in raced] == [b["sample_ids"] for b in plain]
     report = raced.telemetry_report()
-    assert report["num_hedges"] == report["num_hedges_won"] == report["num_samples"] == 12
-    assert stuck.num_reads == 24
+    assert report["num_hedges"] == report["num_hedges_won"] == report["num_samples"] == 24
+    assert stuck.num_reads == 48  # twice for each sample, and for its captions
     assert plain.telemetry_report()["num_hedges"] == 0, "a folder is asked once"
 
 

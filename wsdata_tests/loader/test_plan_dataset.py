@@ -312,6 +312,8 @@ def test_damaged_index_plan_or_pack_is_refused(own_version):
         good = path.read_bytes()
         if key == pointer["plan_key"]:
             path.write_bytes(good.replace(b'"seed":11', b'"seed":12'))
+        elif key == pack_key:
+            path.write_bytes(good.replace(b"words", b"sword"))
         else:
             path.write_bytes(good + b"\0")
         with pytest.raises(IntegrityError, match=match):
@@ -341,7 +343,7 @@ def test_telemetry_counts_what_was_read(version, tmp_path):
     list(one)
     report = one.telemetry_report(step_s=60.0)
     assert report["num_batches"] == 10
-    assert report["num_samples"] == 40 == report["num_cache_hits"] + report["num_cache_misses"]
+    assert report["num_samples"] == 80 == report["num_cache_hits"] + report["num_cache_misses"]
     assert 0 < report["fetch_p50_s"] <= report["fetch_p99_s"] <= report["fetch_p999_s"]
     assert report["is_too_slow"] is False
 

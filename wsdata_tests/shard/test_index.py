@@ -86,7 +86,14 @@ def test_a_sample_that_asks_for_sound_takes_latents_with_that_sound_beside_them(
 
 
 def _pack(shard, version="describer-1"):
-    return {"shard": shard, "caption_version": version, "key": f"pack-{shard}-{version}"}
+    return {
+        "shard": shard,
+        "caption_version": version,
+        "key": f"pack-{shard}-{version}",
+        "record_offsets": list(range(0, 50, 10)),
+        "record_lengths": [9] * 5,
+        "record_xxh3": [f"{row:016x}" for row in range(5)],
+    }
 
 
 def _order(store, samples, *, assigned=(), own=(), others=(), losses=(), packs=(), old_packs=()):
@@ -133,11 +140,24 @@ def test_new_samples_come_from_own_shards_and_old_ones_are_reused_where_they_lie
     assert (found["a"]["shard"], found["a"]["caption_pack_key"]) == ("new", "pack-new-describer-1")
     assert (found["b"]["shard"], found["b"]["row"]) == ("old", 4)
     assert found["b"]["caption_version"] == "describer-2"
+    words = [found["b"][f"caption_{name}"] for name in ("offset", "length", "xxh3")]
+    assert words == [40, 9, f"{4:016x}"]
     assert found["b"]["clip_id"] == "clip-b"
     assert rows["index_losses"].to_dicts() == [
         {"sample_id": "c", "clip_id": "clip-c", "reason": "flat", "detail": "d"}
     ]
     assert report.metrics["num_reused_samples"] == 1
+
+
+@pytest.mark.parametrize("told", [None, [0]], ids=["of an older format", "of other rows"])
+def test_a_pack_that_does_not_say_where_captions_lie_is_refused(store, told):
+    pack = _pack("new") | {f"record_{name}": told for name in ("offsets", "lengths")}
+    pack["record_xxh3"] = told and ["0" * 16]
+    order = _order(
+        store, [_sample("a")], assigned=["a"], own=[_placement("a", "new", 3)], packs=[pack]
+    )
+    with pytest.raises(StepFailed, match=r"of 1 samples lie, such as those of shards new.*again"):
+        execute(STEP, order, store)
 
 
 def test_the_published_bytes_are_those_of_the_table(store):

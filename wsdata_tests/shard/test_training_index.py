@@ -81,7 +81,21 @@ def _row(rng, number, shard):
         "length": 5040 + sound,
         "columns_json": str(columns).replace("'", '"'),
         "xxh3": _hex(rng, 16),
-        "caption_pack_key": rng.choice([None, pack_key(pack)]),
+        **rng.choice([NO_CAPTIONS, _captions(rng, pack)]),
+    }
+
+
+NO_CAPTIONS = dict.fromkeys(
+    ("caption_pack_key", "caption_offset", "caption_length", "caption_xxh3")
+)
+
+
+def _captions(rng, pack):
+    return {
+        "caption_pack_key": pack_key(pack),
+        "caption_offset": rng.randrange(2**32),
+        "caption_length": rng.randrange(1, 2**20),
+        "caption_xxh3": _hex(rng, 16),
     }
 
 
@@ -275,10 +289,10 @@ def test_another_root_or_format_is_refused(home, tmp_path):
     store, written = home
     with pytest.raises(IntegrityError, match="the pointer says"):
         read_root(store, written.key, "ab" * 32)
-    data = store.get(written.key).replace(b'"format_version":1', b'"format_version":7')
+    data = store.get(written.key).replace(b'"format_version":2', b'"format_version":7')
     other = FolderStore(tmp_path)
     other.put("training/index/x.json", data)
-    with pytest.raises(PlanError, match="format 7, this code reads 1"):
+    with pytest.raises(PlanError, match="format 7, this code reads 2"):
         read_root(other, "training/index/x.json", sha256_bytes(data))
 
 
@@ -287,7 +301,9 @@ def test_another_root_or_format_is_refused(home, tmp_path):
     [
         {"clip_id": "another"},
         {"shard_key": "training/shards/elsewhere.mds"},
-        {"caption_pack_key": "packs/1.parquet"},
+        {"caption_pack_key": "packs/1.parquet", "caption_length": 9},
+        {"caption_pack_key": f"training/packs/ab/{'ab' * 32}.parquet", "caption_length": 9},
+        {"caption_pack_key": pack_key("ab" * 32), "caption_length": None},
     ],
 )
 def test_what_could_not_be_given_back_is_refused(tmp_path, broken):
