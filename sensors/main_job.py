@@ -26,6 +26,8 @@ from wsdata.curate.centroids import centroids_version_for
 from wsdata.ids import parse_version
 from wsdata.ingest.delivery import Inspection, inspect_drop
 from wsdata.ingest.landing import LandingZone, ready_drops
+from wsdata.lifecycle.patch_mend import mend_patches
+from wsdata.lifecycle.pins import pin_forgotten_patches
 from wsdata.loader.inbox import REPORTED, take_in
 from wsdata.orders import Step
 from wsdata.recipe import Recipe
@@ -40,7 +42,8 @@ MAX_COUNTED = 1000  # drops whose rows are read to tell the funnel after a pass
 class Summary:
     """What one pass did. `runs` are Dagster's, with seconds; `skipped` needed none.
 
-    Of what `failed`, the runs of those in `lost` went away in the middle.
+    Of what `failed`, the runs of those in `lost` went away in the middle. Patches in `mended` had
+    lost a pointer or a plan, which was published again.
     """
 
     runs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -48,6 +51,7 @@ class Summary:
     refused: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     failed: list[str] = field(default_factory=list[str])
     lost: list[str] = field(default_factory=list[str])
+    mended: list[str] = field(default_factory=list[str])
     version: str | None = None
 
 
@@ -257,9 +261,17 @@ class MainJob:
         self.do(jobs.PUBLISH_VERSION, version, only_lost=is_complete)
 
     def mend_versions(self) -> None:
-        """Put back what the store has lost of complete dataset versions."""
+        """Put back what the store has lost of complete dataset versions, and of patches."""
         for version in complete_versions(self.bench):
             self.make_version(version)
+        mended, failed = mend_patches(self.bench.ledger, self.bench.store)
+        for name, keys in mended.items():
+            self.progress.say(f"patch {name} is published again: {', '.join(keys)}")
+        for name, why in failed.items():
+            self.progress.say(f"patch {name} stays lost: {why}")
+        self.summary.mended += mended
+        self.summary.failed += [f"patch {name}" for name in failed]
+        pin_forgotten_patches(self.bench.ledger, self.bench.store)
 
     def report(self) -> None:
         """Bring the reports over everything up to date."""
@@ -306,6 +318,7 @@ def describe(job: MainJob) -> tuple[dict[str, Any], list[str]]:
         "refused": done.refused,
         "failed": done.failed,
         "lost": done.lost,
+        "mended": done.mended,
         "version": done.version,
     }
     seconds = sum(run["seconds"] for run in done.runs)

@@ -11,9 +11,9 @@ import polars as pl
 from wsdata import tables
 from wsdata.catalog.objects import read_table
 from wsdata.cli.main import Answer
-from wsdata.cli.opened import open_deployment, table
+from wsdata.cli.opened import Opened, open_deployment, table
 from wsdata.cli.progress import progress_line
-from wsdata.errors import CatalogError, WsdataError
+from wsdata.errors import WsdataError
 from wsdata.lifecycle.versions import (
     all_versions,
     base_of,
@@ -88,6 +88,15 @@ def patch(args: argparse.Namespace) -> Answer:
     from wsdata.lifecycle.patch import patch_version
 
     opened = open_deployment(args)
+    if args.again:
+        if args.exclude is not None or args.from_step is not None:
+            raise ValueError(
+                f"--again publishes {args.version} as the catalog knows it: leave out --exclude "
+                "and --from-step, or name the version to patch and leave out --again"
+            )
+        return _patch_again(opened, args.version)
+    if args.exclude is None or args.from_step is None:
+        raise ValueError("a patch needs --exclude FILE and --from-step N, or --again alone")
     path = Path(args.exclude)
     if not path.is_file():
         raise WsdataError(f"{path} is not a file: list asset, clip or sample ids, one a line")
@@ -106,17 +115,71 @@ def patch(args: argparse.Namespace) -> Answer:
     )
 
 
+def _patch_again(opened: Opened, version: str) -> Answer:
+    from wsdata.lifecycle.patch_mend import mend_patch
+
+    keys = mend_patch(opened.ledger, opened.store, version)
+    lines = [f"published again: {key}" for key in keys]
+    return Answer({"version": version, "keys": keys}, lines or [f"{version} is whole"])
+
+
 def pin(args: argparse.Namespace) -> Answer:
-    """``dataset pin``: what a version's pin holds."""
+    """``dataset pin``: pin a version or patch that is not, and say what its pin holds."""
+    from wsdata.lifecycle.pins import keys_of_pins, pin_version
+
     opened = open_deployment(args)
-    require_version(opened.ledger, args.version)
-    pins = opened.ledger.present("pin")
-    if args.version not in pins:
-        raise CatalogError(
-            f"{args.version} is not pinned yet: materialise lifecycle/snapshots, or `wsdata run`"
-        )
-    body = pins[args.version]
-    return Answer({"version": args.version, **body}, body["keys"])
+    is_new = pin_version(opened.ledger, opened.store, args.version)
+    held = keys_of_pins(opened.ledger)
+    keys = held[args.version]
+    base = base_of(args.version)
+    of_it = [
+        name for name in all_versions(opened.ledger)
+        if name not in (args.version, base) and base_of(name) == args.version
+    ]  # fmt: skip
+    patches = {name: name in held for name in of_it}
+    told = f"{args.version} {'is pinned now' if is_new else 'is pinned'}: {len(keys):,} objects"
+    if args.version != base:
+        told += f", those of its base {base} among them"
+    lines = [f"{told}, which garbage collection never deletes", *keys]
+    if patches:
+        words = [f"{name} ({'pinned' if it else 'not pinned'})" for name, it in patches.items()]
+        lines.insert(1, f"pointers and plans of its patches have pins of their own: "
+                        f"{', '.join(words)}")  # fmt: skip
+    data = {"version": args.version, "is_new": is_new, "keys": keys, "patches": patches}
+    return Answer(data, lines)
+
+
+def unpin(args: argparse.Namespace) -> Answer:
+    """``dataset unpin``."""
+    from wsdata.lifecycle.pins import keys_of_pins, unpin_version
+
+    opened = open_deployment(args)
+    before = keys_of_pins(opened.ledger).get(args.version, [])
+    unpin_version(opened.ledger, args.version, args.reason)
+    after = keys_of_pins(opened.ledger)
+    others = {name: len(kept) for name, keys in after.items() if (kept := {*before} & {*keys})}
+    free = sorted({*before}.difference(*after.values()))
+    lines = [
+        f"{args.version} is not pinned any more: of {len(before):,} objects no pin holds "
+        f"{len(free):,} now; `wsdata gc` says which of them nothing else names"
+    ]
+    lines += [f"  the pin of {name} still holds {num:,} of them" for name, num in others.items()]
+    return Answer({"version": args.version, "free": free, "still_pinned_by": others}, lines)
+
+
+def pins(args: argparse.Namespace) -> Answer:
+    """``dataset pins``."""
+    from wsdata.lifecycle.pins import list_pins
+
+    found = list_pins(open_deployment(args).ledger)
+    lines = table(
+        ["version", "pinned", "objects", "held by no other pin", "why not"],
+        [
+            [p.version, "yes" if p.is_pinned else "no", p.num_objects, p.num_own, p.reason]
+            for p in found
+        ],
+    )
+    return Answer([asdict(p) for p in found], lines if found else ["no dataset version yet"])
 
 
 def sync(args: argparse.Namespace) -> Answer:

@@ -97,11 +97,16 @@ def _add_datasets(datasets, add) -> None:  # noqa: ANN001
     diff.add_argument("new")
     patch = add(datasets, "patch", "datasets:patch", "leave a cohort out from a step on")
     patch.add_argument("version")
-    patch.add_argument("--exclude", required=True, metavar="FILE",
-                       help="asset, clip or sample ids, one a line")  # fmt: skip
-    patch.add_argument("--from-step", required=True, type=int, metavar="N")
-    pin = add(datasets, "pin", "datasets:pin", "objects that a version's pin holds")
+    patch.add_argument("--exclude", metavar="FILE", help="asset, clip or sample ids, one a line")
+    patch.add_argument("--from-step", type=int, metavar="N")
+    patch.add_argument("--again", action="store_true",
+                       help="instead: publish what this patch lost")  # fmt: skip
+    pin = add(datasets, "pin", "datasets:pin", "keep a version's objects, and say which they are")
     pin.add_argument("version")
+    unpin = add(datasets, "unpin", "datasets:unpin", "keep them no more for its sake")
+    unpin.add_argument("version")
+    unpin.add_argument("--reason", required=True, help="kept")
+    add(datasets, "pins", "datasets:pins", "which versions and patches are pinned")
     sync = add(datasets, "sync", "datasets:sync", "copy what trainers read to another store")
     sync.add_argument("version")
     sync.add_argument("store", help="address: a folder, or s3://bucket/prefix?endpoint=...")

@@ -284,10 +284,11 @@ def fsck(args: argparse.Namespace) -> Answer:
     lines += [f"  missing {m['key']}: named by {m['named_by']}" for m in data["missing"]]
     lines += [f"  damaged {m['key']}: {m['fault']}" for m in data["damaged"]]
     faults = [*data["missing"], *data["damaged"]]
-    lines += [f"  {each['named_by']}: {each['to_do']}" for each in faults if "to_do" in each]
+    lines += dict.fromkeys(
+        f"  {each['named_by']}: {each['to_do']}" for each in faults if "to_do" in each
+    )
     if faults:
-        but = ", patches aside" if any("to_do" in each for each in faults) else ""
-        lines.append(f"`wsdata run` makes again what is missing{but}; delete what is damaged first")
+        lines.append("`wsdata run` makes again what is missing; delete what is damaged first")
     return Answer(data, lines, code=0 if data["ok"] else 1)
 
 

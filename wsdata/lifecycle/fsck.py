@@ -8,9 +8,9 @@ from wsdata import tables
 from wsdata.catalog.objects import read_object
 from wsdata.digest import sha256_bytes
 from wsdata.errors import WsdataError
-from wsdata.lifecycle.patch import how_to_mend, objects_of_patches
-from wsdata.lifecycle.retention import pinned_keys, verdicts
-from wsdata.shard.publish import dataset_key, read_dataset, read_plan
+from wsdata.lifecycle.patch_mend import fault_of, how_to_mend, objects_of_patches
+from wsdata.lifecycle.pins import pinned_keys
+from wsdata.lifecycle.retention import verdicts
 from wsdata.vault import VaultWriter
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def check_store(
         if vault is not None and ref.table == "raw_assets":
             missing += _missing_in_vault(vault, rows, where)
     of_patches = _faults_of_patches(ledger, store, is_deep=is_deep)
-    blobs |= objects_of_patches(ledger).keys()
+    blobs |= {each.key for each in objects_of_patches(ledger)}
     missing += [each for each in of_patches if "fault" not in each]
     damaged += [each for each in of_patches if "fault" in each]
     told = {each["key"] for each in missing}
@@ -88,28 +88,15 @@ def check_store(
 def _faults_of_patches(ledger: Ledger, store: BlobStore, *, is_deep: bool) -> list[dict[str, Any]]:
     """Pointers and plans of patches that are missing or, with their ``fault``, damaged."""
     found: list[dict[str, Any]] = []
-    for key, (patch, plan_id) in objects_of_patches(ledger).items():
-        entry: dict[str, Any] = {"key": key, "named_by": f"patch {patch}"}
-        if store.size(key) is not None:
-            fault = _fault_of_patch(store, key, patch, plan_id) if is_deep else None
+    for each in objects_of_patches(ledger):
+        entry: dict[str, Any] = {"key": each.key, "named_by": f"patch {each.patch}"}
+        if store.size(each.key) is not None:
+            fault = fault_of(store, each) if is_deep else None
             if fault is None:
                 continue
             entry["fault"] = fault
-        found.append(entry | how_to_mend(ledger, patch))
+        found.append(entry | how_to_mend(ledger, each.patch))
     return found
-
-
-def _fault_of_patch(store: BlobStore, key: str, patch: str, plan_id: str) -> str | None:
-    """What is wrong with the pointer or the plan of a patch."""
-    pointer = {"version": patch, "plan_key": key, "plan_id": plan_id}
-    try:
-        if key != dataset_key(patch):
-            read_plan(store, pointer)
-        elif (told := read_dataset(store, patch).get("plan_id")) != plan_id:
-            return f"it names plan {told}, the ledger says {plan_id}"
-    except WsdataError as error:
-        return str(error)
-    return None
 
 
 def _named(ref: ObjectRef, rows) -> list[tuple[str, str | None]]:  # noqa: ANN001

@@ -1,7 +1,8 @@
 """Patches: ``v3.1`` is ``v3`` without a cohort, from a step on.
 
 A patch is a statement and a plan: no row, shard or slot of the version changes but the
-excluded ones. Loaders take it at a step boundary.
+excluded ones. Loaders take it at a step boundary. What becomes of one whose objects are lost
+belongs to `patch_mend`.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ from wsdata.catalog.objects import read_table
 from wsdata.digest import canonical_json
 from wsdata.errors import CatalogError
 from wsdata.ids import parse_version
+from wsdata.lifecycle.patch_mend import PatchObject, objects_of, patches, publish_patch
+from wsdata.lifecycle.pins import pin_of_patch
 from wsdata.lifecycle.plans import load_plan
 from wsdata.lifecycle.versions import all_versions, base_of, left_out, require_version
 from wsdata.records import Fact
 from wsdata.shard.plan_atoms import SampleTable
 from wsdata.shard.plan_patch import apply_patch, changed_slots
-from wsdata.shard.publish import dataset_key, publish_dataset, read_dataset
+from wsdata.shard.plan_step import plan_key
+from wsdata.shard.publish import dataset_key, read_dataset
 
 if TYPE_CHECKING:
     from wsdata.catalog.ledger import Ledger
+    from wsdata.shard.plan import StepPlan
     from wsdata.store import BlobStore
 
 
@@ -62,22 +67,17 @@ def patch_version(
     # All at once is asked for here, so the rows are at hand in memory.
     parent = load_plan(ledger, store, version).replaced(index=SampleTable(table))
     plan = apply_patch(parent, samples, from_step)
-    excluded = sorted({*samples, *left_out(ledger, version)})
     name = _lost_patch(ledger, store, version, plan.plan_id)
     name = name or _next_patch(ledger, store, base, plan.plan_id)
-    plan_key = _plan_key(plan.plan_id)
-    store.put(plan_key, canonical_json(plan.to_json()).encode())
-    pointer = read_dataset(store, version)
-    body = {
-        key: value for key, value in pointer.items() if key not in ("format_version", "version")
-    }
-    publish_dataset(
-        store, name, {**body, "plan_key": plan_key, "plan_id": plan.plan_id, "parent": version}
-    )
-    patch = {"excluded": excluded, "from_step": from_step, "plan_id": plan.plan_id}
-    if name not in ledger.present("dataset_version"):
-        fact = Fact(kind="dataset_version", subject=name, body={"parent": version, "patch": patch})
-        ledger.state([fact], step="dataset/patch")
+    made = PatchObject(plan_key(plan.plan_id), name, plan.plan_id)
+    store.put(made.key, canonical_json(plan.to_json()).encode())
+    publish_patch(store, name, version, made, read_dataset(store, version))
+    stated = ledger.present("dataset_version")
+    if name not in stated:
+        body = {"parent": version, "patch": _stated(ledger, version, samples, from_step, plan)}
+        fact = Fact(kind="dataset_version", subject=name, body=body)
+        pin = pin_of_patch(ledger, store, name, {**stated, name: body})
+        ledger.state([fact, pin], step="dataset/patch")
     return PatchResult(
         version=name,
         parent=version,
@@ -111,40 +111,26 @@ def samples_of(index: pl.DataFrame, subjects: list[str]) -> list[str]:
     return hits["sample_id"].sort().to_list()
 
 
-def objects_of_patches(ledger: Ledger) -> dict[str, tuple[str, str]]:
-    """Pointer and plan of each patch, which a trainer needs: key -> (patch, id of its plan)."""
+def _stated(
+    ledger: Ledger, parent: str, samples: list[str], from_step: int, plan: StepPlan
+) -> dict[str, Any]:
+    """What the ledger keeps of a patch: enough to make its plan again."""
+    before = set(left_out(ledger, parent))
+    again = sorted(before & set(samples))  # those that its parents leave out from another step
     return {
-        key: (name, body["patch"]["plan_id"])
-        for name, body in ledger.present("dataset_version").items()
-        if "patch" in body
-        for key in (dataset_key(name), _plan_key(body["patch"]["plan_id"]))
+        "excluded": sorted({*samples, *before}),
+        "from_step": from_step,
+        "plan_id": plan.plan_id,
+        **({"again": again} if again else {}),
     }
-
-
-def how_to_mend(ledger: Ledger, name: str) -> dict[str, Any]:
-    """What to do where objects of a patch are lost, and the samples to exclude in it."""
-    body = ledger.present("dataset_version")[name]
-    before = set(left_out(ledger, body["parent"]))
-    samples = [each for each in body["patch"]["excluded"] if each not in before]
-    return {
-        "to_do": f"repeat `wsdata dataset patch {body['parent']} --exclude FILE --from-step "
-        f"{body['patch']['from_step']}`, which publishes {name} again; FILE lists the "
-        f"{len(samples)} samples that `wsdata fsck --json` gives here as exclude",
-        "exclude": samples,
-    }
-
-
-def _plan_key(plan_id: str) -> str:
-    return f"training/plans/{plan_id}.json"
 
 
 def _lost_patch(ledger: Ledger, store: BlobStore, parent: str, plan_id: str) -> str | None:
     """A patch of this parent with this plan, of which the pointer or the plan is gone."""
-    for name, body in ledger.present("dataset_version").items():
-        if body.get("patch", {}).get("plan_id") == plan_id and body["parent"] == parent:
-            keys = (dataset_key(name), _plan_key(plan_id))
-            if any(store.size(key) is None for key in keys):
-                return name
+    for name, body in patches(ledger).items():
+        is_same = body["patch"]["plan_id"] == plan_id and body["parent"] == parent
+        if is_same and any(store.size(each.key) is None for each in objects_of(name, body)):
+            return name
     return None
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wsdata.errors import CatalogError
-from wsdata.lifecycle.versions import require_version
+from wsdata.lifecycle.versions import read_pointer
 from wsdata.shard.plan import StepPlan
-from wsdata.shard.publish import read_dataset, read_plan
+from wsdata.shard.publish import read_plan
 from wsdata.shard.training_index import TrainingIndex, open_index
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def load_indexed_plan(
     ledger: Ledger, store: BlobStore, version: str
 ) -> tuple[StepPlan, TrainingIndex]:
     """As `load_plan`, with the index that the plan's rows count."""
-    require_version(ledger, version)
-    pointer = read_dataset(store, version)
+    pointer = read_pointer(ledger, store, version)
     if "plan_key" not in pointer:
         raise CatalogError(f"{version} has no step plan yet: run `wsdata run`")
     index = open_index(store, pointer)

@@ -12,6 +12,7 @@ from wsdata import tables
 from wsdata.catalog.objects import read_object
 from wsdata.errors import CatalogError, IntegrityError, ObjectMissing
 from wsdata.ids import raw_key
+from wsdata.lifecycle.pins import pinned_keys
 from wsdata.orders import FactInput, Input, Step, StepResult, StepRun
 from wsdata.records import ObjectRef, table_key
 from wsdata.units import SPEEDS
@@ -141,15 +142,6 @@ def blobs_named(store: BlobStore, refs: list[ObjectRef]) -> dict[str, str]:
                 continue  # fsck tells of it, and nothing is collected meanwhile
             named |= dict.fromkeys(keys, ref.table)
     return named
-
-
-def pinned_keys(ledger: Ledger) -> dict[str, str]:
-    """Keys that a pin holds: key -> which version's pin."""
-    return {
-        key: f"pin of {version}"
-        for version, body in ledger.present("pin").items()
-        for key in body["keys"]
-    }
 
 
 def held_keys(ledger: Ledger) -> dict[str, str]:

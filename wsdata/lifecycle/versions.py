@@ -14,6 +14,7 @@ import polars as pl
 from wsdata.catalog.objects import read_table
 from wsdata.errors import CatalogError
 from wsdata.ids import parse_version
+from wsdata.shard.publish import dataset_key, published_versions, read_dataset, remake
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,9 +94,65 @@ def require_version(ledger: Ledger, version: str) -> None:
     known = all_versions(ledger)
     if version not in known:
         raise CatalogError(
-            f"no dataset version {version!r}: there are {', '.join(known) or 'none yet'}; "
-            "`wsdata run` cuts the next"
+            f"no dataset version {version!r}{_former(ledger, version)}: there are "
+            f"{', '.join(known) or 'none yet'}; `wsdata run` cuts the next"
         )
+
+
+def read_pointer(ledger: Ledger, store: BlobStore, version: str) -> dict[str, Any]:
+    """Read the pointer of a version; where it is gone, say what the ledger knows of it.
+
+    Raises:
+        ValueError: The name is not a version's.
+        CatalogError: There is no such version, it is not published yet, or its pointer is gone.
+        IntegrityError: The pointer is damaged; it is named.
+    """
+    require_version(ledger, version)
+    try:
+        return read_dataset(store, version)
+    except CatalogError as error:
+        if store.size(dataset_key(version)) is not None:
+            raise
+        raise CatalogError(_why_gone(ledger, store, version)) from error
+
+
+def _why_gone(ledger: Ledger, store: BlobStore, version: str) -> str:
+    there = f"published there are {', '.join(published_versions(store)) or 'none'}"
+    is_cut = not parse_version(version)[1]
+    if is_cut and not ledger.live("step_plans", version):
+        return (
+            f"{version} was cut{_since(ledger, version)} and is not published yet in "
+            f"{store.address}; {there}: {remake(version)}, which completes it"
+        )
+    return (
+        f"{version} was {'cut' if is_cut else 'made'}{_since(ledger, version)} and published, but "
+        f"its pointer {dataset_key(version)} is gone from {store.address}; {there}: "
+        f"{remake(version)}, and see `wsdata fsck` for what else is lost"
+    )
+
+
+def _former(ledger: Ledger, version: str) -> str:
+    """What the ledger knows of a version that is none now."""
+    said = [fact.body for _, fact in ledger.facts("dataset_version") if fact.subject == version]
+    if not said:
+        return ", nor was there ever"
+    if said[-1].get("withdrawn"):
+        why = said[-1].get("reason") or "no reason is given"
+        return f": it was withdrawn{_since(ledger, version)} ({why})"
+    return f": it was named{_since(ledger, version)}, and its cut has not ended"
+
+
+def _since(ledger: Ledger, version: str) -> str:
+    """When something was last stated of a version, as words to put behind a verb."""
+    import sqlalchemy as sa
+
+    from wsdata.catalog.schema import COMMITS
+
+    seqs = [seq for seq, fact in ledger.facts("dataset_version") if fact.subject == version]
+    if not seqs:
+        return ""
+    times = ledger.ask(sa.select(COMMITS.c.committed_at).where(COMMITS.c.seq == seqs[-1]))
+    return f" at {times[0][0]} (commit {seqs[-1]})" if times else f" in commit {seqs[-1]}"
 
 
 def summarize(ledger: Ledger, store: BlobStore, version: str) -> VersionSummary:

@@ -6,11 +6,12 @@ whoever wants to query it. A pointer is written once; what lies behind it
 is content-addressed. The ledger is not needed to read any of it.
 """
 
+import contextlib
 import json
 from typing import Any, cast
 
 from wsdata.digest import canonical_json, digest, sha256_bytes
-from wsdata.errors import CatalogError, IntegrityError, ObjectMissing
+from wsdata.errors import CatalogError, IntegrityError, ObjectMissing, StoreError
 from wsdata.ids import parse_version
 from wsdata.shard.plan import FORMAT_VERSION as PLAN_FORMAT_VERSION
 from wsdata.store import BlobStore
@@ -96,11 +97,7 @@ def read_dataset(store: BlobStore, version: str) -> dict[str, Any]:
     try:
         data = store.get(key)
     except ObjectMissing:
-        there = published_versions(store)
-        raise CatalogError(
-            f"dataset version {version} is not published in {store.address}; published are "
-            f"{', '.join(there) or 'none'}"
-        ) from None
+        raise CatalogError(_why_absent(store, version)) from None
     what = f"pointer of dataset version {version} ({key})"
     body = _parse(what, version, data)
     if body["format_version"] != POINTER_FORMAT_VERSION:
@@ -132,7 +129,7 @@ def read_plan(store: BlobStore, pointer: dict[str, Any]) -> dict[str, Any]:
     try:
         data = store.get(key)
     except ObjectMissing as error:
-        raise ObjectMissing(f"{what} is gone ({error}): {_remake(version)}") from None
+        raise ObjectMissing(f"{what} is gone ({error}): {remake(version)}") from None
     body = _parse(what, version, data)
     # Written as canonical JSON, so that its bytes and what they say have one digest.
     if sha256_bytes(data) == plan_id or body["format_version"] < PLAN_FORMAT_VERSION:
@@ -180,13 +177,56 @@ def _fault_of(body: dict[str, Any], version: str) -> str | None:
 
 
 def _remedy(version: str) -> str:
-    return f"delete it and {_remake(version)}"
+    told = remake(version)
+    return told if parse_version(version)[1] else f"delete it and {told}"
 
 
-def _remake(version: str) -> str:
+def remake(version: str) -> str:
+    """What publishes a version or patch again whose pointer or plan is lost, as a request."""
     if parse_version(version)[1]:
-        return "repeat the `wsdata dataset patch` that made it, which publishes it again"
+        return f"run `wsdata dataset patch {version} --again`, which publishes it again"
     return "run `wsdata run`"
+
+
+def _why_absent(store: BlobStore, version: str) -> str:
+    """What a store shows of a version that has no pointer there, and what to do."""
+    told = f"dataset version {version} is not published in {store.address}"
+    try:
+        there = published_versions(store)
+        is_empty = not there and next(iter(store.list("training/plans/")), None) is None
+        patches = _patches_of(store, version, there)
+    except StoreError as error:
+        return f"{told}, and what is published there cannot be listed: {error}"
+    told += f"; published are {', '.join(there) or 'none'}. "
+    if is_empty:
+        told += "Nothing of any version lies there: is it the store that was meant?"
+    elif not there:
+        told += "Plans lie there without a pointer: pointers were deleted, or a sync was cut short."
+    elif patches:
+        told += f"It was once, as its patch {patches[0]} shows: its pointer was deleted."
+    elif parse_version(version) > parse_version(there[-1]):
+        told += "All that are there are older: it is not made yet, or was not copied there."
+    else:
+        told += "Newer ones are there: it was never made, never copied there, or was deleted."
+    return (
+        f"{told} Copy it from a store that has it (`wsdata dataset sync {version} STORE`); in the "
+        f"deployment that made it `wsdata dataset list` tells whether it exists, and if it does, "
+        f"{remake(version)}"
+    )
+
+
+def _patches_of(store: BlobStore, version: str, there: list[str]) -> list[str]:
+    """Published patches that could not be there, had a version never been."""
+    number, patch = parse_version(version)
+    mine = [name for name in there if parse_version(name)[0] == number]
+    if not patch:
+        return mine
+    found: list[str] = []
+    for name in mine:
+        with contextlib.suppress(CatalogError, IntegrityError):
+            if read_dataset(store, name).get("parent") == version:
+                found.append(name)
+    return found
 
 
 def published_versions(store: BlobStore) -> list[str]:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from wsdata.cli.main import run_command
+from wsdata.lifecycle.patch import patch_version
 from wsdata.lifecycle.snapshot import STEP as SNAPSHOT
 from wsdata.records import Order
 from wsdata.store import open_store
@@ -150,10 +151,39 @@ def test_dataset_list_patch_and_diff(ask, say, tmp_path):
     assert ask("dataset", "diff", "v1", "third", code=2)["kind"] == "ValueError"
 
 
-def test_dataset_pin(ask, home):
-    assert "not pinned yet" in ask("dataset", "pin", "v1", code=1)["error"]
+def test_dataset_pins(ask, say, home):
+    assert ask("dataset", "pins") == [
+        {"version": "v1", "is_pinned": False, "num_objects": 0, "num_own": 0, "reason": None}
+    ]
     home.run_step(SNAPSHOT, "v1")
-    assert ask("dataset", "pin", "v1")["keys"] == home.ledger.present("pin")["v1"]["keys"]
+    seq = home.ledger.seq
+    told = ask("dataset", "pin", "v1")
+    assert (told["keys"], told["is_new"]) == (home.ledger.present("pin")["v1"]["keys"], False)
+    assert home.ledger.seq == seq, "what is pinned already is told alone"
+    made = patch_version(home.ledger, home.store, "v1", [FILM], from_step=20)
+    patch = ask("dataset", "pin", "v1.1")
+    own = ["training/datasets/v1.1.json", f"training/plans/{made.plan_id}.json"]
+    assert sorted({*patch["keys"]} - {*told["keys"]}) == own
+    assert say("dataset", "pin", "v1.1")[0].startswith("v1.1 is pinned: ")
+    assert "its base v1 among them" in say("dataset", "pin", "v1.1")[0]
+    assert say("dataset", "pin", "v1")[1].endswith("pins of their own: v1.1 (pinned)")
+    freed = ask("dataset", "unpin", "v1.1", "--reason", "a test run")
+    assert freed == {
+        "version": "v1.1", "free": own, "still_pinned_by": {"v1": len(told["keys"])}
+    }  # fmt: skip
+    assert [line.split()[:2] for line in say("dataset", "pins")] == [
+        ["version", "pinned"], ["v1", "yes"], ["v1.1", "no"]
+    ]  # fmt: skip
+    assert ask("dataset", "pin", "v1")["patches"] == {"v1.1": False}
+    assert ask("dataset", "pin", "v1.1")["is_new"] is True
+    assert ask("dataset", "unpin", "v1.2", "--reason", "x", code=1)["kind"] == "CatalogError"
+    assert ask("dataset", "unpin", "v1", "--reason", "", code=2)["kind"] == "ValueError"
+
+
+def test_a_patch_says_what_it_needs(ask, tmp_path):
+    for words in ((), ("--from-step", "1"), ("--exclude", "x"), ("--again", "--from-step", "1")):
+        assert ask("dataset", "patch", "v1", *words, code=2)["kind"] == "ValueError"
+    assert "v1 is no patch" in ask("dataset", "patch", "v1", "--again", code=1)["error"]
 
 
 def test_a_cut_is_checked_before_anything_starts(ask, tmp_path):

@@ -4,10 +4,13 @@ import pytest
 
 from wsdata import tables
 from wsdata.cli.main import run_command
+from wsdata.errors import CatalogError
 from wsdata.ids import raw_key
 from wsdata.lifecycle.fsck import check_store
 from wsdata.lifecycle.patch import patch_version
+from wsdata.lifecycle.patch_mend import mend_patch, mend_patches, objects_of_patches
 from wsdata.lifecycle.snapshot import STEP as SNAPSHOT
+from wsdata.records import Fact
 from wsdata.store import open_store
 from wsdata_tests.lifecycle.fabricated import A, B, asset_id, clip_id, sample_ids
 
@@ -125,34 +128,114 @@ def test_a_commit_that_was_rewritten_breaks_the_chain(home, column):
     assert B not in str(found["missing"])
 
 
-@pytest.mark.parametrize("lost", ["pointer", "plan", "both", "damaged pointer", "damaged plan"])
-def test_a_patch_that_lost_its_objects_is_told_and_made_again_by_the_same_patch(home, lost, capsys):
-    first = patch_version(home.ledger, home.store, "v1", [clip_id("film", 0)], from_step=40)
-    second = patch_version(home.ledger, home.store, "v1.1", [clip_id("tape", 0)], from_step=20)
-    assert _check(home, is_deep=True)["ok"]
-    keys = {
-        "pointer": "training/datasets/v1.2.json", "plan": f"training/plans/{second.plan_id}.json"
-    }  # fmt: skip
-    good = {key: home.store.get(key) for key in keys.values()}
-    gone = [key for name, key in keys.items() if name in lost or lost == "both"]
-    for key in gone:
-        _replace(home, key, good[key][:-1])
-        if "damaged" not in lost:
-            home.store.delete(key)
+LOST = ["pointer", "plan", "both", "damaged pointer", "damaged plan"]
+
+
+class Patched:
+    """A home with a patch of a patch, and ways to take its objects away."""
+
+    def __init__(self, home):
+        film, tape = clip_id("film", 0), clip_id("tape", 0)
+        patch_version(home.ledger, home.store, "v1", [film], from_step=40)
+        # Names the film once more, from an earlier step on than v1.1 does.
+        self.subjects, self.home = [film, tape], home
+        made = patch_version(home.ledger, home.store, "v1.1", self.subjects, from_step=20)
+        self.keys = {
+            "pointer": "training/datasets/v1.2.json", "plan": f"training/plans/{made.plan_id}.json"
+        }  # fmt: skip
+        self.good = self.now()
+
+    def now(self):
+        return {key: self.home.store.get(key) for key in self.keys.values()}
+
+    def lose(self, lost):
+        gone = [key for name, key in self.keys.items() if name in lost or lost == "both"]
+        for key in gone:
+            _replace(self.home, key, self.good[key][:-1])
+            if "damaged" not in lost:
+                self.home.store.delete(key)
+        return gone
+
+    def is_whole(self):
+        return self.now() == self.good and _check(self.home, is_deep=True)["ok"]
+
+
+@pytest.fixture
+def patched(home):
+    made = Patched(home)
+    assert made.is_whole()
+    return made
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_patch_that_lost_its_objects_is_told_and_made_again_by_the_same_patch(
+    home, patched, lost, capsys
+):
+    gone = patched.lose(lost)
     found = _check(home, is_deep=True)
     told = found["damaged" if "damaged" in lost else "missing"]
     assert [(each["key"], each["named_by"]) for each in told] == [
         (key, "patch v1.2") for key in gone
     ]
-    assert all(each["exclude"] == sample_ids(clip_id("tape", 0)) for each in told)
-    assert "wsdata dataset patch v1.1 --exclude FILE --from-step 20`" in told[0]["to_do"]
+    named = sorted(each for clip in patched.subjects for each in sample_ids(clip))
+    assert all(each["exclude"] == named for each in told)
+    assert "`wsdata dataset patch v1.2 --again`" in told[0]["to_do"]
+    assert "`wsdata dataset patch v1.1 --exclude FILE --from-step 20`" in told[0]["to_do"]
     assert run_command(["fsck", "--deep", "--home", str(home.path)]) == 1
-    assert f"patch v1.2: {told[0]['to_do']}" in capsys.readouterr().out
+    assert capsys.readouterr().out.count(f"patch v1.2: {told[0]['to_do']}") == 1
     seq = home.ledger.seq
     for key in gone:
         home.store.delete(key)
     again = patch_version(home.ledger, home.store, "v1.1", told[0]["exclude"], from_step=20)
     assert (again.version, home.ledger.seq) == ("v1.2", seq)
-    assert {key: home.store.get(key) for key in keys.values()} == good
-    assert _check(home, is_deep=True)["ok"]
-    assert first.plan_id != second.plan_id
+    assert patched.is_whole()
+
+
+@pytest.mark.parametrize("lost", ["both", "damaged pointer", "damaged plan"])
+def test_the_command_that_fsck_names_publishes_a_patch_again(home, patched, lost, capsys):
+    patched.lose(lost)
+    words = ["dataset", "patch", "v1.2", "--again", "--home", str(home.path)]
+    assert run_command(words) == 0
+    assert patched.is_whole()
+    assert "published again: " in capsys.readouterr().out
+    assert run_command(words) == 0
+    assert capsys.readouterr().out == "v1.2 is whole\n"
+
+
+def test_lost_patches_are_published_again_from_the_catalog_whatever_of_them_is_left(home, patched):
+    plans = {each.key: home.store.get(each.key) for each in objects_of_patches(home.ledger)}
+    for key in plans:
+        home.store.delete(key)
+    seq = home.ledger.seq
+    mended, failed = mend_patches(home.ledger, home.store)
+    assert {name: len(keys) for name, keys in mended.items()} == {"v1.1": 2, "v1.2": 2}
+    assert not failed
+    assert {key: home.store.get(key) for key in plans} == plans
+    assert patched.is_whole()
+    assert mend_patches(home.ledger, home.store) == ({}, {})
+    assert home.ledger.seq == seq
+
+
+def test_a_patch_that_cannot_be_made_again_is_told_and_nothing_is_written(home, patched):
+    patched.lose("both")
+    body = home.ledger.present("dataset_version")["v1.2"]
+    older = {**body, "patch": {n: v for n, v in body["patch"].items() if n != "again"}}
+    home.ledger.state([Fact(kind="dataset_version", subject="v1.2", body=older)], step="test")
+    mended, failed = mend_patches(home.ledger, home.store)
+    assert not mended
+    assert "what the ledger says of v1.2 makes plan" in failed["v1.2"]
+    assert not {*home.keys()} & {*patched.keys.values()}
+    home.ledger.state([Fact(kind="dataset_version", subject="v1.2", body=body)], step="test")
+    base = home.store.get("training/datasets/v1.json")
+    home.store.delete("training/datasets/v1.json")
+    assert "v1.json is gone" in mend_patches(home.ledger, home.store)[1]["v1.2"]
+    home.store.put("training/datasets/v1.json", base)
+    assert mend_patches(home.ledger, home.store)[1] == {}
+    assert patched.is_whole()
+
+
+def test_only_patches_are_made_again_so(home, patched):
+    with pytest.raises(CatalogError, match=r"v1 is no patch: `wsdata run` puts back"):
+        mend_patch(home.ledger, home.store, "v1")
+    with pytest.raises(CatalogError, match=r"no dataset version 'v1\.3'"):
+        mend_patch(home.ledger, home.store, "v1.3")

@@ -46,7 +46,7 @@ def test_an_unpublished_version_names_those_that_are(store):
     for version in ("v10", "v2", "v2.1"):
         publish_dataset(store, version, BODY)
     assert published_versions(store) == ["v2", "v2.1", "v10"]
-    with pytest.raises(CatalogError, match=r"published are v2, v2\.1, v10"):
+    with pytest.raises(CatalogError, match=r"published are v2, v2\.1, v10\. Newer ones are there"):
         read_dataset(store, "v4")
 
 
