@@ -1,7 +1,7 @@
-"""A store whose small training objects come from the node's cache: captions, training index.
+"""A store whose small training objects come from the node's cache: the training index.
 
-For readers that ask a store and check what they get themselves. Samples are not read this way:
-`fetch` reads them into the caller's memory.
+For readers that ask a store and check what they get themselves. Samples and captions are not read
+this way: `fetch` reads them into the caller's memory.
 """
 
 import re
@@ -78,9 +78,17 @@ class CachedStore:
         return fetched[0] if fetched else bytes(buffer)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Return exactly `length` bytes from `offset`. Raises ObjectMissing, StoreError."""
+        """Return exactly `length` bytes from `offset`. Raises ObjectMissing, StoreError.
+
+        Without a cache, out of files that a folder holds open, which are opened anew where a range
+        is asked for again.
+        """
         if self._cache is None:
-            return self._store.get_range(key, offset, length)
+            if self._is_asked_again((key, offset, length)):
+                self._store.reopen(key)
+            data = bytearray(length)
+            self._store.read_into(key, offset, [memoryview(data)])
+            return bytes(data)
         sealed = memoryview(bytearray(length + _DIGEST_BYTES))
 
         def fetch() -> None:

@@ -11,7 +11,7 @@ from wsdata.loader.cached_store import CachedStore
 from wsdata.store import FolderStore
 
 BODY = bytes(range(256)) * 40
-KEY = f"training/packs/ab/{sha256_bytes(BODY)}.parquet"
+KEY = f"training/packs/ab/{sha256_bytes(BODY)}.jsonl"
 
 
 class Counting(FolderStore):
@@ -91,6 +91,15 @@ def test_a_range_that_its_reader_asks_for_again_is_read_past_the_cache(store, tm
     assert wrong != rank.get_range(KEY, 0, 10) == BODY[:10]
     assert opened(store, tmp_path).get_range(KEY, 0, 10) == BODY[:10]
     assert len(store.reads) == 2
+
+
+def test_without_a_cache_a_file_that_was_replaced_is_read_when_asked_again(store):
+    rank = CachedStore(store, None)
+    assert rank.get_range(KEY, 0, 9) == rank.get_range(KEY, 0, 9) == BODY[:9]
+    assert rank.get_range(KEY, 9, 9) == BODY[9:18]
+    store.delete(KEY)
+    store.put(KEY, BODY[::-1])
+    assert rank.get_range(KEY, 9, 9) == BODY[::-1][9:18]
 
 
 def test_errors_are_the_stores_own_and_without_a_cache_it_is_the_store(store, tmp_path):
