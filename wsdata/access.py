@@ -4,11 +4,12 @@ Four identities, least privilege, told by key prefixes. Who holds the ledger or 
 is said by the chart; that the policies are in force is tried by `wsdata deployment check`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wsdata.s3_client import S3Address, parse_s3_address
+from wsdata.tables import TRANSCODES as RUNGS
 
 IDENTITIES = ("pipeline", "decode", "vault", "trainer")
 PLACES = ("store", "vault", "landing")
@@ -75,10 +76,32 @@ GRANTS: Mapping[str, tuple[Grant, ...]] = {
         ),
     ),
 }
+# Trainers that decode transcodes themselves (`PlanDataset(decoder=...)`) read those too.
+TRANSCODES = Grant(
+    place="store", prefixes=tuple(f"derived/transcodes_{name}/" for name in RUNGS), actions=READ
+)
 SEALED_FROM = ("pipeline", "decode", "trainer")
 
 
-def policy(identity: str, *, store: str, vault: str, landing: str) -> dict[str, Any]:
+def grants_of(identity: str, *, reads_transcodes: bool = False) -> tuple[Grant, ...]:
+    """What one identity may do.
+
+    Args:
+        identity: One of IDENTITIES.
+        reads_transcodes: Whether trainers of this deployment read transcodes as well.
+
+    Raises:
+        ValueError: Another identity.
+    """
+    if identity not in GRANTS:
+        raise ValueError(f"identity {identity!r}: expected one of {', '.join(IDENTITIES)}")
+    is_more = reads_transcodes and identity == "trainer"
+    return (*GRANTS[identity], *((TRANSCODES,) if is_more else ()))
+
+
+def policy(
+    identity: str, *, store: str, vault: str, landing: str, reads_transcodes: bool = False
+) -> dict[str, Any]:
     """The IAM policy of one identity; places that are no buckets are left out.
 
     Args:
@@ -86,16 +109,24 @@ def policy(identity: str, *, store: str, vault: str, landing: str) -> dict[str, 
         store: Address of the object store.
         vault: Address of the vault.
         landing: Address of the landing zone.
+        reads_transcodes: See `grants_of`.
 
     Raises:
         ValueError: Another identity, or no place is a bucket.
     """
     places = _places(store=store, vault=vault, landing=landing)
-    return {"Version": POLICY_VERSION, "Statement": _statements(identity, places)}
+    grants = grants_of(identity, reads_transcodes=reads_transcodes)
+    return {"Version": POLICY_VERSION, "Statement": _statements(identity, grants, places)}
 
 
 def bucket_policy(
-    bucket: str, principals: Mapping[str, str], *, store: str, vault: str, landing: str
+    bucket: str,
+    principals: Mapping[str, str],
+    *,
+    store: str,
+    vault: str,
+    landing: str,
+    reads_transcodes: bool = False,
 ) -> dict[str, Any]:
     """The policy of one bucket, for servers that know no other.
 
@@ -106,6 +137,7 @@ def bucket_policy(
         store: Address of the object store.
         vault: Address of the vault.
         landing: Address of the landing zone.
+        reads_transcodes: See `grants_of`.
 
     Raises:
         ValueError: An unknown identity, or no place lies in that bucket.
@@ -117,7 +149,9 @@ def bucket_policy(
     statements = [
         statement | {"Sid": f"{identity}{statement['Sid']}", "Principal": {"AWS": [arn]}}
         for identity, arn in sorted(principals.items())
-        for statement in _statements(identity, here)
+        for statement in _statements(
+            identity, grants_of(identity, reads_transcodes=reads_transcodes), here
+        )
     ]
     return {"Version": POLICY_VERSION, "Statement": statements}
 
@@ -138,11 +172,11 @@ def _places(**addresses: str) -> dict[str, S3Address]:
     return found
 
 
-def _statements(identity: str, places: Mapping[str, S3Address]) -> list[dict[str, Any]]:
-    if identity not in GRANTS:
-        raise ValueError(f"identity {identity!r}: expected one of {', '.join(IDENTITIES)}")
+def _statements(
+    identity: str, grants: Sequence[Grant], places: Mapping[str, S3Address]
+) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    for grant in (grant for grant in GRANTS[identity] if grant.place in places):
+    for grant in (grant for grant in grants if grant.place in places):
         address, number = places[grant.place], len(found)
         prefixes = [address.prefix + prefix for prefix in grant.prefixes]
         found.append(

@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from wsdata.access import DELETE, GRANTS, IDENTITIES, READ, WRITE
+from wsdata.access import DELETE, GRANTS, IDENTITIES, READ, TRANSCODES, WRITE, grants_of
 from wsdata.deployment import Deployment
 from wsdata.errors import ObjectMissing, StoreDenied, StoreError, WsdataError
 from wsdata.s3_client import IDENTITY_ENV, S3Bucket, parse_s3_address
@@ -67,7 +67,10 @@ def check_access(deployment: Deployment, identity: str) -> list[Trial]:
         "vault": deployment.vault,
         "landing": deployment.landing,
     }
-    trials = [try_place(place, address, identity) for place, address in places.items()]
+    trials = [
+        try_place(place, address, identity, reads_transcodes=deployment.trainers_read_transcodes)
+        for place, address in places.items()
+    ]
     if identity == "pipeline":
         trials.append(try_catalog(deployment))
     return trials
@@ -85,8 +88,8 @@ def try_catalog(deployment: Deployment) -> Trial:
     return trial
 
 
-def try_place(place: str, address: str, identity: str) -> Trial:
-    """Try one place, and compare what may be done with what should be."""
+def try_place(place: str, address: str, identity: str, *, reads_transcodes: bool = False) -> Trial:
+    """Try one place, and compare what may be done with what should be; see `grants_of`."""
     trial = Trial(place=place, address=address)
     if "://" in address and not address.startswith(("s3://", "file://")):
         trial.faults.append(f"address {address!r}: expected s3://bucket/prefix or file:///folder")
@@ -95,7 +98,8 @@ def try_place(place: str, address: str, identity: str) -> Trial:
         _try_folder(trial, Path(address.removeprefix("file://")))
         return trial
     bucket = S3Bucket(parse_s3_address(address), max_tries=MAX_TRIES)
-    grants = [grant for grant in GRANTS[identity] if grant.place == place]
+    all_grants = grants_of(identity, reads_transcodes=reads_transcodes)
+    grants = [grant for grant in all_grants if grant.place == place]
     readable = [p for grant in grants if set(READ) <= set(grant.actions) for p in grant.prefixes]
     writable = [p for grant in grants if set(WRITE) <= set(grant.actions) for p in grant.prefixes]
     try:
@@ -107,7 +111,7 @@ def try_place(place: str, address: str, identity: str) -> Trial:
     trial.is_reachable = True
     _compare(trial, identity, may_read=bool(readable), may_write=bool(writable))
     if identity == "trainer" and place == "store":
-        _try_beyond(trial, bucket)
+        _try_beyond(trial, bucket, reads_transcodes=reads_transcodes)
     return trial
 
 
@@ -123,7 +127,7 @@ def _try_folder(trial: Trial, root: Path) -> None:
 
 def _try_reading(trial: Trial, bucket: S3Bucket, readable: list[str]) -> None:
     """Try an object under each prefix; the worst that is found is told."""
-    found = {may_read(bucket, prefix) for prefix in readable or SEALED}
+    found = {may_read(bucket, prefix, has_names=bool(readable)) for prefix in readable or SEALED}
     for worst in (False, True) if readable else (True, False):
         if worst in found:
             trial.may_read = worst
@@ -131,8 +135,14 @@ def _try_reading(trial: Trial, bucket: S3Bucket, readable: list[str]) -> None:
     trial.notes.append("nothing lies there to try reading on")
 
 
-def may_read(bucket: S3Bucket, prefix: str) -> bool | None:
+def may_read(bucket: S3Bucket, prefix: str, *, has_names: bool = False) -> bool | None:
     """Whether an object under a prefix is given; None where none is there to try on.
+
+    Args:
+        bucket: Where.
+        prefix: Of keys.
+        has_names: Whether who may read there may list names too. Then who may not list may not
+            read: an object that is missing does not tell, since it is missing for all.
 
     Raises:
         StoreError: The bucket does not answer, or is not there.
@@ -142,6 +152,8 @@ def may_read(bucket: S3Bucket, prefix: str) -> bool | None:
         page = next(bucket.pages(prefix, limit=1))
         names = [entry["Key"][start:] for entry in page.get("Contents", [])]
     except StoreDenied:
+        if has_names:
+            return False
         names = []
     try:
         for key in names or [f"{prefix}.probe"]:
@@ -213,10 +225,17 @@ def _compare(trial: Trial, identity: str, *, may_read: bool, may_write: bool) ->
         )
 
 
-def _try_beyond(trial: Trial, bucket: S3Bucket) -> None:
-    """A trainer reads what is ready for training alone."""
-    if may_read(bucket, "raw/"):
+def _try_beyond(trial: Trial, bucket: S3Bucket, *, reads_transcodes: bool) -> None:
+    """A trainer reads what is ready for training alone, and transcodes where that is stated."""
+    told = "`wsdata deployment policy trainer` prints the policy to put in force"
+    for prefix in ("raw/", "derived/frame_packs/"):
+        if may_read(bucket, prefix):
+            trial.faults.append(f"trainer can read {prefix} of the store, and must not: {told}")
+    if reads_transcodes:
+        return
+    if any(may_read(bucket, prefix) for prefix in TRANSCODES.prefixes):
         trial.faults.append(
-            "trainer can read raw/ of the store, and must not: `wsdata deployment policy trainer` "
-            "prints the policy to put in force"
+            f"trainer can read transcodes under derived/ of the store, and must not: {told}; or "
+            "state trainers_read_transcodes = true in deployment.toml, where they are to decode "
+            "them"
         )

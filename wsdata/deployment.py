@@ -81,6 +81,8 @@ class Deployment:
     only if the store has every blob that its rows name: at 10^5 files a drop that is left to
     ``wsdata fsck``, and to runs that are told to ask. `decoder` (cpu, nvdec) and `encoder`
     (x264, h264_nvenc) are what the decode pool uses; what its GPU cannot do is done without.
+    Where `trainers_read_transcodes`, trainers are to read transcodes beside what is ready for
+    training, and decode them themselves: policies and their check say so then.
     """
 
     home: str
@@ -101,6 +103,7 @@ class Deployment:
     encoder: str = "x264"
     bundle: str = "local"
     asks_blobs: bool = True
+    trainers_read_transcodes: bool = False
     catalog_password_env: str = ""
     kubernetes: Kubernetes = field(default_factory=Kubernetes)
 

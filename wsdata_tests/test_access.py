@@ -1,6 +1,7 @@
 """Who may do what in the buckets: the policies as text, the check, and a server that enforces."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -17,6 +18,7 @@ from wsdata.s3_store import S3Store
 from wsdata.store import open_store
 from wsdata_tests.cluster.s3_servers import (
     PLACES,
+    apply_policies,
     has_radosgw,
     running_moto,
     running_site_s3,
@@ -62,6 +64,21 @@ def test_each_identity_is_given_its_prefixes_and_no_more():
         for identity in IDENTITIES
     }
     assert {identity for identity, found in deletes.items() if found} == {"pipeline"}
+
+
+def test_trainers_read_transcodes_alone_of_what_is_derived_and_only_where_it_is_stated():
+    plain = policy("trainer", **THREE)["Statement"]
+    more = policy("trainer", **THREE, reads_transcodes=True)["Statement"]
+    added = allowed(more, "s3:GetObject") - allowed(plain, "s3:GetObject")
+    assert added == {
+        f"arn:aws:s3:::ws/prod/derived/transcodes_{name}/*"
+        for name in ("256p", "512p", "720p", "1080p", "48fps")
+    }
+    for action in ("s3:PutObject", "s3:DeleteObject"):
+        assert allowed(more, action) == allowed(plain, action)
+    assert len({each["Sid"] for each in more}) == len(more)
+    for identity in set(IDENTITIES) - {"trainer"}:
+        assert policy(identity, **THREE, reads_transcodes=True) == policy(identity, **THREE)
 
 
 def test_the_vault_is_sealed_even_where_another_policy_grants_more():
@@ -139,7 +156,16 @@ def test_policies_are_printed(moto, tmp_path, capsys):
     write_home(tmp_path, moto)
     home = ["--home", str(tmp_path)]
     assert run_command(["deployment", "policy", "trainer", *home]) == 0
-    assert json.loads(capsys.readouterr().out)["Version"] == "2012-10-17"
+    told = capsys.readouterr().out
+    assert json.loads(told)["Version"] == "2012-10-17"
+    assert "derived/" not in told
+    with (tmp_path / "deployment.toml").open("a") as file:
+        file.write("trainers_read_transcodes = true\n")
+    assert run_command(["deployment", "policy", "trainer", *home]) == 0
+    assert "derived/transcodes_256p/*" in capsys.readouterr().out
+    told = ["--principal", "trainer=arn:aws:iam:::user/t"]
+    assert run_command(["deployment", "bucket-policies", *told, *home]) == 0
+    assert "derived/transcodes_256p/*" in capsys.readouterr().out
     principal = ["--principal", "decode=arn:aws:iam:::user/d"]
     assert run_command(["deployment", "bucket-policies", *principal, *home]) == 0
     assert set(json.loads(capsys.readouterr().out)) == set(PLACES)
@@ -148,22 +174,24 @@ def test_policies_are_printed(moto, tmp_path, capsys):
 
 # a server that enforces ------------------------------------------------------------------------
 
+TRANSCODE = "derived/transcodes_256p/1"
 OBJECTS = {
     "store": ("raw/1", "derived/1", "training/1", "tables/1", "orders/1", "progress/1", "reports/1",
-              "inbox/served/1", "inbox/telemetry/1"),
+              "inbox/served/1", "inbox/telemetry/1", TRANSCODE, "derived/frame_packs/1"),
     "vault": ("raw/1", "sidecars/1"),
     "landing": ("licensed.a.20261101.001/_READY",),
 }  # fmt: skip
 MAY_READ = {
     "pipeline": {"store": OBJECTS["store"], "landing": OBJECTS["landing"]},
-    "decode": {"store": OBJECTS["store"][:6]},
+    "decode": {"store": (*OBJECTS["store"][:6], *OBJECTS["store"][-2:])},
     "vault": {"vault": OBJECTS["vault"], "store": ("tables/1", "orders/1", "progress/1")},
     "trainer": {"store": ("training/1",)},
 }
 MAY_WRITE = {
     "pipeline": {"store": OBJECTS["store"], "landing": OBJECTS["landing"],
                  "vault": OBJECTS["vault"]},
-    "decode": {"store": ("derived/1", "training/1", "tables/1", "progress/1", "reports/1")},
+    "decode": {"store": ("derived/1", "training/1", "tables/1", "progress/1", "reports/1",
+                         *OBJECTS["store"][-2:])},
     "vault": {"store": ("tables/1", "progress/1", "reports/1")},
     "trainer": {"store": ("inbox/served/1", "inbox/telemetry/1")},
 }  # fmt: skip
@@ -222,6 +250,34 @@ def test_a_trial_of_each_identity_passes_where_the_policies_are_in_force(
         assert [fault for trial in trials for fault in trial.faults] == []
         (vault,) = [trial for trial in trials if trial.place == "vault"]
         assert (vault.may_read, vault.may_write) == (identity == "vault", identity == "pipeline")
+
+
+@pytest.mark.slow
+def test_trainers_read_transcodes_where_the_deployment_says_so(site, tmp_path, monkeypatch):
+    become(site, "trainer", monkeypatch)
+    plain = write_home(tmp_path, site)
+    stated = replace(plain, trainers_read_transcodes=True)
+    store = open_store(site.address("store"))
+
+    def faults(deployment):
+        return [each for trial in check_access(deployment, "trainer") for each in trial.faults]
+
+    assert faults(plain) == []
+    assert any("trainer cannot read the store" in each for each in faults(stated))
+    apply_policies(site, reads_transcodes=True)
+    try:
+        assert store.get(TRANSCODE) == b"bytes"
+        assert faults(stated) == []
+        assert any("can read transcodes" in each for each in faults(plain))
+        for key in ("derived/1", "derived/frame_packs/1", "raw/1"):
+            with pytest.raises(StoreDenied):
+                store.get(key)
+        with pytest.raises(StoreDenied):
+            store.put(f"{TRANSCODE}-2", b"x")
+    finally:
+        apply_policies(site)
+    with pytest.raises(StoreDenied):
+        store.get(TRANSCODE)
 
 
 @pytest.mark.slow

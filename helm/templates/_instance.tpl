@@ -210,6 +210,7 @@ load_from:
   "encoder" $wsdata.encoder
   "num_threads" (int64 $wsdata.numThreads)
   "asks_blobs" $wsdata.asksBlobs
+  "trainers_read_transcodes" .Values.trainer.readsTranscodes
   "kubernetes" $cluster -}}
 deployment.toml: |
   {{- toToml $deployment | trim | nindent 2 }}

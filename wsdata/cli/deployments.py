@@ -22,7 +22,12 @@ def _addresses(deployment: Deployment) -> dict[str, str]:
 
 def policy(args: argparse.Namespace) -> Answer:
     """``deployment policy``: the IAM policy of an identity."""
-    made = access.policy(args.identity, **_addresses(_load(args)))
+    deployment = _load(args)
+    made = access.policy(
+        args.identity,
+        **_addresses(deployment),
+        reads_transcodes=deployment.trainers_read_transcodes,
+    )
     return Answer(made, [json.dumps(made, indent=1)])
 
 
@@ -37,9 +42,12 @@ def bucket_policies(args: argparse.Namespace) -> Answer:
                 f"decode=arn:aws:iam:::user/decode, of {', '.join(access.IDENTITIES)}"
             )
         principals[identity] = arn
-    addresses = _addresses(_load(args))
+    deployment = _load(args)
+    addresses = _addresses(deployment)
     made = {
-        bucket: access.bucket_policy(bucket, principals, **addresses)
+        bucket: access.bucket_policy(
+            bucket, principals, **addresses, reads_transcodes=deployment.trainers_read_transcodes
+        )
         for bucket in access.buckets(**addresses)
     }
     return Answer(made, [json.dumps(made, indent=1)])

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wsdata.digest import sha256_bytes
-from wsdata.errors import IntegrityError, ObjectMissing
+from wsdata.errors import IntegrityError, ObjectMissing, StoreDenied
 from wsdata.loader.fetch import Fetcher
 from wsdata.loader.slabs import Memory
 from wsdata.shard.latents import TEMPORAL_FACTOR, sample_pixels
@@ -81,7 +81,14 @@ class PixelReader:
             )
 
     def _content(self, source: Source) -> bytes:
-        size = self._fetcher.store.size(source.transcode_key)
+        try:
+            size = self._fetcher.store.size(source.transcode_key)
+        except StoreDenied as error:
+            raise StoreDenied(
+                f"{_words(source)}: {error}. Trainers read transcodes only where deployment.toml "
+                "states trainers_read_transcodes, and their policy was put in force since "
+                "(`wsdata deployment policy trainer`); or name another store (transcodes=...)"
+            ) from error
         if size is None:
             raise ObjectMissing(
                 f"{_words(source)}: it is not in {self._fetcher.store.address}: name the store "

@@ -320,9 +320,10 @@ def running_site_s3(kind: str, folder: Path | None = None) -> Iterator[S3Server]
         yield server
 
 
-def apply_policies(server: S3Server) -> None:
+def apply_policies(server: S3Server, *, reads_transcodes: bool = False) -> None:
     """Let each identity do, in the buckets store, vault and landing, what it may."""
     addresses = {place: server.address(place) for place in PLACES}
     principals = {identity: f"arn:aws:iam:::user/{identity}" for identity in IDENTITIES}
     for bucket in PLACES:
-        server.set_policy(bucket, bucket_policy(bucket, principals, **addresses))
+        made = bucket_policy(bucket, principals, **addresses, reads_transcodes=reads_transcodes)
+        server.set_policy(bucket, made)

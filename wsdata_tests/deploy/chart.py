@@ -38,6 +38,7 @@ RENDERS: dict[str, tuple[Any, ...]] = {
                 "env": [{"name": "AWS_REGION", "value": "eu-central-1"}],
             },
             "vault": {"objectStore": {"cidrs": [VAULT_CIDR], "ports": [8443]}},
+            "trainer": {"readsTranscodes": True},
             "pools": {"cpu": {"extraEnv": {"A": "b"}, "nodeSelector": {"zone": "a"}}},
             "dagsterWebserver": {
                 "replicaCount": 2,

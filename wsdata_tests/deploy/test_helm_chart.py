@@ -79,6 +79,7 @@ def test_the_schema_names_each_wrong_value():
         "dagsterWebserver": {"service": {"port": 80}},
         "dagsterDaemon": {"runRetries": {"max": 1}},
         "computeLogManager": {"type": "S3ComputeLogManager"},
+        "trainer": {"readsTranscodes": "yes"},
         "networkPolicy": {"objectStore": {"cidrs": ["10.0.0.1"]}},
     }
     done = template(SITE, wrong)
@@ -93,6 +94,7 @@ def test_the_schema_names_each_wrong_value():
         "at '/wsdata/evalList/assetIds/0': 'abc' does not match pattern",
         "at '/dagsterWebserver/service/port': minimum: got 80, want 1,024",
         "at '/dagsterDaemon/runRetries': additional properties 'max' not allowed",
+        "at '/trainer/readsTranscodes': got string, want boolean",
         "at '/computeLogManager/config': missing property 's3ComputeLogManager'",
         "at '/networkPolicy/objectStore/cidrs/0': '10.0.0.1' does not match pattern",
     ):
@@ -153,6 +155,7 @@ def test_the_deployment_is_read_by_the_code(name, tmp_path):
     stated = tomllib.loads(files["deployment.toml"])
     assert isinstance(stated["num_threads"], int)
     assert ("eval_list.txt" in files) == (name != "all_off")
+    assert deployment.trainers_read_transcodes is (name == "all_on"), "off unless stated"
 
 
 def test_addresses_recipe_and_eval_list_come_through(tmp_path):

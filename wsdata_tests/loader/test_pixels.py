@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wsdata.digest import sha256_bytes
-from wsdata.errors import IntegrityError, ObjectMissing
+from wsdata.errors import IntegrityError, ObjectMissing, StoreDenied
 from wsdata.ids import make_clip_id, make_sample_id
 from wsdata.loader.dataset import PlanDataset
 from wsdata.loader.pixels import pixel_frames
@@ -51,6 +51,13 @@ def manifest_rows(store):
                 "crop_x": 8 + number, "crop_y": 3, "transcode_key": key,
                 "transcode_sha256": sha256, **cut,
             }  # fmt: skip
+
+
+class OfTrainers(FolderStore):
+    """What is derived is for others."""
+
+    def size(self, key):
+        raise StoreDenied(f"identity of_trainers may not read {key}")
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +141,8 @@ def test_transcodes_may_lie_elsewhere_and_come_from_the_cache(published, tmp_pat
     node = FolderStore(tmp_path / "node")
     with pytest.raises(ObjectMissing, match="transcodes="):
         list(pixels(node, num_threads=0))
+    with pytest.raises(StoreDenied, match=r"of_trainers may not.*trainers_read_transcodes"):
+        list(pixels(node, num_threads=0, transcodes=OfTrainers(tmp_path / "media")))
     media = FolderStore(tmp_path / "media")
     options = {"transcodes": media, "cache_dir": tmp_path / "cache", "num_threads": 0}
     wanted = [batch["pixels"] for batch in pixels(published, num_threads=0)]
