@@ -17,6 +17,8 @@ from wsdata.errors import IntegrityError
 
 FORMAT_VERSION = 2
 
+_decode = json.JSONDecoder().raw_decode
+
 
 class Pack(NamedTuple):
     """A pack, and where the line of each row of its shard lies in it.
@@ -105,9 +107,9 @@ def _pack(lines: Sequence[bytes]) -> Pack:
     )
 
 
-def parse_record(line: str | bytes) -> CaptionRecord:
+def parse_record(line: str) -> CaptionRecord:
     """Read a line of a pack, which was checked against its digest."""
-    body = json.loads(line)
+    body, _ = _decode(line)  # not `loads`, which looks for spaces around it first
     return CaptionRecord(body["sample_id"], body["captions"])
 
 
@@ -129,4 +131,4 @@ def read_pack(data: bytes) -> list[CaptionRecord]:
             f"of captions: expected format {FORMAT_VERSION}, and a line for each sample; use the "
             "release of wsdata that wrote it, or run shard/caption_packs of its group again"
         )
-    return [parse_record(line) for line in lines]
+    return [parse_record(line.decode()) for line in lines]
