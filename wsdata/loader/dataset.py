@@ -192,7 +192,7 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         ring = self._ring(share)
         try:
             for batch in ring:
-                yield self._to_torch(batch)
+                yield {**self._to_torch(batch), "telemetry": self.telemetry.told()}
         finally:
             ring.close()
 
@@ -244,10 +244,12 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         self._num_loads += 1
 
     def consumed(self, batch: Mapping[str, Any]) -> None:
-        """Say that a batch was delivered, where DataLoader workers read them: for `state_dict`."""
+        """Say that a batch was delivered, where workers read it, for `state_dict` and telemetry."""
         number, count = batch["micro"]
         self._next_step = batch["cursor"]["step"]
         self._is_step_begun = number < count - 1
+        if told := batch.get("telemetry"):  # of the worker that read it
+            self.telemetry.take(told)
         if self._consumed is None and (reports := self._reports()) is not None:
             self._consumed = reports
             weakref.finalize(self, reports.close)  # nobody says which batch was the last one

@@ -1,10 +1,12 @@
 """What a rank tells about itself: fetch times, cache hits, stalls.
 
-Times are for people and alarms; none of them reaches a batch. The memory is the same however long
+Times are for people and alarms; none of them reaches a sample. The memory is the same however long
 a run is. A report is JSON; reports of many ranks add up exactly (`merge`), are put into the inbox
-(`export`) and shown to Prometheus (`prometheus`).
+(`export`) and shown to Prometheus (`prometheus`). Where worker processes read for a rank, each
+tells with every batch what it fetched so far (`told`), and the rank adds it to its own (`take`).
 """
 
+import json
 import secrets
 import threading
 import time
@@ -20,6 +22,7 @@ TELEMETRY_PREFIX = "inbox/telemetry/"
 FORMAT = "telemetry-1"
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 _MAX_NOTED = 256  # reads that are noted before they are counted
+_MAX_WORKERS = 256  # worker processes that are kept apart: those before them are gone
 _COUNTS = {  # name in a report: what Prometheus says of it
     "num_samples": "Byte ranges that were fetched.",
     "num_bytes": "Bytes that were fetched.",
@@ -35,8 +38,11 @@ _COUNTS = {  # name in a report: what Prometheus says of it
 }
 
 
+_OF_TRAINER = ("num_batches", "num_stalls", "stalled_s")  # a worker waits for others than it does
+
+
 class Telemetry:
-    """Counts of one rank. Safe to write to from reader threads."""
+    """Counts of one rank, or of one of its workers. Safe to write to from reader threads."""
 
     def __init__(self) -> None:
         self.session = secrets.token_hex(4)  # a restarted rank counts from nothing again
@@ -45,6 +51,7 @@ class Telemetry:
         self._delivered_at: float | None = None
         self._counts: dict[str, float] = dict.fromkeys(_COUNTS, 0)
         self._noted: deque[tuple[float, int, bool, bool | None, int]] = deque()
+        self._workers: dict[str, tuple[int, bytes]] = {}  # by session, the newest last
 
     def fetched(
         self,
@@ -106,6 +113,33 @@ class Telemetry:
                 self._steps.add(max(0.0, now - self._delivered_at - waited_s))
             self._delivered_at = now
 
+    def told(self) -> bytes:
+        """All that was fetched so far, for the rank's own process to `take`; some 1 KB."""
+        with self._lock:
+            self._count()
+            counts = {n: count for n, count in self._counts.items() if n not in _OF_TRAINER}
+            body = {"session": self.session, "counts": counts, "fetches": self._fetches.to_json()}
+        return json.dumps(body).encode()
+
+    def take(self, told: bytes) -> None:
+        """Note a batch that a worker process read and the trainer was handed just now.
+
+        What the worker waited for is not what the trainer does, so that stalls are not known; a
+        step is what passes between two batches.
+
+        Args:
+            told: What the worker told with it. Of each worker what it told last counts.
+        """
+        body = json.loads(told)
+        session, num = body["session"], body["counts"]["num_samples"]
+        with self._lock:
+            known = self._workers.pop(session, (0, b""))
+            self._workers[session] = (num, told) if num >= known[0] else known
+            while len(self._workers) > _MAX_WORKERS:
+                _, over = self._workers.pop(next(iter(self._workers)))
+                _add_worker(over, self._counts, self._fetches)
+        self.delivered(0.0, is_stall=False)
+
     def report(self, *, ring_depth: int, step_s: float | None = None) -> dict[str, Any]:
         """Summarise, as JSON.
 
@@ -119,7 +153,16 @@ class Telemetry:
             fetches.merge(self._fetches)
             steps.merge(self._steps)
             counts = dict(self._counts)
+            for _, told in self._workers.values():
+                _add_worker(told, counts, fetches)
         return _summary(counts, fetches, steps, ring_depth=ring_depth, step_s=step_s)
+
+
+def _add_worker(told: bytes, counts: dict[str, float], fetches: Histogram) -> None:
+    body = json.loads(told)
+    for name, count in body["counts"].items():
+        counts[name] += count
+    fetches.merge(Histogram.from_json(body["fetches"]))
 
 
 def _summary(
