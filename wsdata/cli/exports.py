@@ -3,7 +3,6 @@
 import argparse
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from wsdata.cli.main import Answer
@@ -29,28 +28,28 @@ def export(args: argparse.Namespace) -> Answer:
     opened = open_deployment(args)
     started_s = time.monotonic()
     done = export_version(
-        opened.ledger, opened.store, args.version, Path(args.out), options,
+        opened.ledger, opened.store, _version(args.version), args.out, options,
         num_threads=args.threads, is_linked=args.link,
         progress=progress_line("samples", "exported"),
     )  # fmt: skip
     whole = f", {done.num_whole_shards} of them whole shards" if options.format == "mds" else ""
     lines = [
-        f"{done.version} as {done.format} in {done.folder}: {done.num_samples:,} samples, "
+        f"{done.version} as {done.format} in {done.where}: {done.num_samples:,} samples, "
         f"{done.num_files:,} files{whole}, {done.num_bytes:,} bytes, "
         f"{time.monotonic() - started_s:.1f} s",
         f"kept back: {done.num_left_out:,} samples that a patch, a takedown or a safety list "
         "leaves out",
-        f"known to the ledger as {done.export_id}; when the folder is gone: "
+        f"known to the ledger as {done.export_id}; when it is gone from there: "
         f"wsdata dataset exports --gone {done.export_id} --reason ...",
     ]
     return Answer(asdict(done), lines)
 
 
 def export_check(args: argparse.Namespace) -> Answer:
-    """``dataset export-check``: needs the folder alone."""
+    """``dataset export-check``: needs what was exported alone."""
     from wsdata.shard.export_check import check_export
 
-    found = check_export(Path(args.folder))
+    found = check_export(args.folder)
     faults = [f"  - {fault}" for fault in found.faults[:_NUM_NAMED]]
     more = len(found.faults) - len(faults)
     lines = [
@@ -58,7 +57,7 @@ def export_check(args: argparse.Namespace) -> Answer:
         f"{found.num_files:,} files, {found.num_bytes:,} bytes, {len(found.faults)} faults",
         *faults,
         *([f"  and {more} more"] if more else []),
-        *(["export it again into the same folder: what is damaged is made anew"] if faults else []),
+        *(["export it again to the same place: what is damaged is made anew"] if faults else []),
     ]
     data = {**found._asdict(), "is_whole": not found.faults}
     del data["sample_ids"]
@@ -93,9 +92,19 @@ def holding_lines(exports_told: list[dict[str, Any]]) -> list[str]:
     """One line for each export that still holds bytes of some clips."""
     return [
         f"  holds bytes: export {each['export_id']} of {each['version']}, "
-        f"{each['samples']} samples, in {each['address']} of {each['host']} ({each['state']})"
+        f"{each['samples']} samples, in {each['where']} ({each['state']})"
         for each in exports_told
     ]
+
+
+def _version(name: str) -> str:
+    if name.endswith(".toml"):
+        raise ValueError(
+            f"{name}: an export is of one dataset version, and the steps of a run of several "
+            "segments have none in their order: `wsdata plan run` tells version, seed and plan "
+            "steps of each segment; export them one by one, with --order plan --steps --seed"
+        )
+    return name
 
 
 def _steps(text: str | None) -> tuple[int, int] | None:

@@ -114,7 +114,7 @@ def _to_do(state: dict[str, Any], versions: list[Uses], exports: list[Uses]) -> 
         names = ", ".join(use["version"] for use in versions)
         steps.append(f"cut a new dataset version: {names} hold it, and their pins keep it")
     steps += [
-        f"delete the export in {each['address']} of {each['host']}, with its copies; then wsdata "
+        f"delete the export in {each['where']}, with its copies; then wsdata "
         f"dataset exports --gone {each['export_id']} --reason ..."
         for each in exports
     ]

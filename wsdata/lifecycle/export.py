@@ -1,4 +1,4 @@
-"""Export a dataset version into a folder that other loaders read, as MDS or as WebDataset.
+"""Export a dataset version to where other loaders read it, as MDS or as WebDataset.
 
 The very same samples: what leaves is checked against the digests of the index on the way. The
 same version and options give the same bytes, wherever an export was killed. The ledger is told
@@ -8,8 +8,8 @@ before the first byte leaves (`exported`); which samples, in which files, is `ex
 from __future__ import annotations
 
 import functools
+import io
 import itertools
-import socket
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,12 +18,12 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from wsdata.digest import sha256_bytes, short_digest
-from wsdata.errors import IntegrityError
+from wsdata.errors import IntegrityError, WsdataError
 from wsdata.lifecycle.export_choice import FORMATS, Choice, ExportOptions, choose
 from wsdata.lifecycle.exported import all_exports, state_export
 from wsdata.loader.caption_reader import CaptionReader
 from wsdata.loader.fetch import Fetcher
-from wsdata.shard.export_folder import ExportFolder, FileRecord
+from wsdata.shard.export_folder import sha256_of
 from wsdata.shard.export_items import Exported, FilePlan, Item, read_verified
 from wsdata.shard.export_mds import (
     INDEX,
@@ -31,10 +31,13 @@ from wsdata.shard.export_mds import (
     check_same,
     index_bytes,
     line_beside,
+    num_head_bytes,
     read_head,
     write_mds,
 )
+from wsdata.shard.export_place import ExportPlace, open_place
 from wsdata.shard.export_tar import write_tar
+from wsdata.shard.export_target import ExportTarget, FileRecord
 from wsdata.shard.packs import CaptionRecord, read_pack
 from wsdata.shard.publish import read_dataset
 from wsdata.store import FolderStore
@@ -52,10 +55,11 @@ READ_AHEAD = 4  # samples waiting for each thread
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportResult:
-    """An export as it lies in its folder.
+    """An export as it lies in its place.
 
     Attributes:
         export_id: Under which the ledger knows it.
+        where: The folder, or the address of the bucket's prefix.
         num_whole_shards: Files that are shards as they are; of MDS alone.
         num_left_out: Samples of the cut version that a patch, a takedown or a safety list keeps
             back.
@@ -65,7 +69,7 @@ class ExportResult:
     export_id: str
     version: str
     format: str
-    folder: str
+    where: str
     num_samples: int
     num_files: int
     num_bytes: int
@@ -78,7 +82,7 @@ def export_version(
     ledger: Ledger,
     store: BlobStore,
     version: str,
-    folder: Path,
+    where: str | Path,
     options: ExportOptions,
     *,
     num_threads: int = 8,
@@ -91,7 +95,8 @@ def export_version(
         ledger: The ledger; told where to.
         store: The store.
         version: ``v3`` or ``v3.1``.
-        folder: Where to: new, empty, or of this very export.
+        where: Where to: a folder, or an address as `wsdata.store.open_store` takes it; new, empty,
+            or of this very export.
         options: How.
         num_threads: Samples read at once, at least 1.
         is_linked: Let whole shards be the store's own files, where it is a folder of the same
@@ -102,18 +107,19 @@ def export_version(
         CatalogError: There is no such version, or no sample is left of what was asked for.
         PlanError: Steps that serve what may not go out.
         IntegrityError: Bytes of the store are not those that were written.
-        WsdataError: The folder holds something else.
-        ValueError: An impossible number.
+        WsdataError: The place holds something else, or is the store's own.
+        ValueError: An impossible number, an address of no place, or links into a bucket.
     """
     if num_threads < 1:
         raise ValueError(f"{num_threads} threads: expected at least 1")
+    place = open_place(where)
+    _check_place(place, store, is_linked=is_linked)
     words = _Words(store, is_by_shard=options.steps is None)
     choice = choose(ledger, store, version, options, words.of)
     spec = _spec(store, version, options, choice)
-    root = folder.absolute()
-    body = _fact(spec, choice, root)
+    body = _fact(spec, choice, place)
     export_id = _export_id(ledger, spec, body)
-    with ExportFolder(root, spec, is_known=export_id in all_exports(ledger)) as out:
+    with ExportTarget(place, spec, is_known=export_id in all_exports(ledger)) as out:
         state_export(ledger, export_id, body)
         writer = _Writer(store, out, options, words, choice, num_threads, progress)
         writer.is_linked = is_linked
@@ -133,7 +139,7 @@ def export_version(
         export_id=export_id,
         version=version,
         format=options.format,
-        folder=str(root),
+        where=place.name,
         num_samples=choice.num_samples,
         num_files=len(records),
         num_bytes=counts["num_bytes"],
@@ -141,6 +147,16 @@ def export_version(
         num_left_out=len(choice.patched) + len(choice.withheld),
         manifest_sha256=sha256,
     )
+
+
+def _check_place(place: ExportPlace, store: BlobStore, *, is_linked: bool) -> None:
+    if place.is_within(store):
+        raise WsdataError(
+            f"{place.name} lies within the object store {store.address}, where what no table names "
+            "is garbage: export to a place outside it"
+        )
+    if is_linked and place.kind != "folder":
+        raise ValueError(f"{place.name}: only files of a folder can be links to a store's own")
 
 
 def _spec(store: BlobStore, version: str, options: ExportOptions, choice: Choice) -> dict[str, Any]:
@@ -155,13 +171,13 @@ def _spec(store: BlobStore, version: str, options: ExportOptions, choice: Choice
     }
 
 
-def _fact(spec: dict[str, Any], choice: Choice, root: Path) -> dict[str, Any]:
+def _fact(spec: dict[str, Any], choice: Choice, place: ExportPlace) -> dict[str, Any]:
     names = ("version", "format", "order", "bucket", "steps", "seed")
     return {
         **{name: spec[name] for name in names},
         "steps": None if spec["steps"] is None else list(spec["steps"]),
-        "address": f"file://{root}",
-        "host": socket.gethostname(),  # whose folder it is
+        "address": place.address,
+        "host": place.host,  # whose folder it is
         "num_samples": choice.num_samples,
         "without": sorted([*choice.patched, *choice.withheld]),
         "state": "started",
@@ -169,8 +185,10 @@ def _fact(spec: dict[str, Any], choice: Choice, root: Path) -> dict[str, Any]:
 
 
 def _export_id(ledger: Ledger, spec: dict[str, Any], body: dict[str, Any]) -> str:
-    """Of version, options, host and folder; an export known by an older id keeps it."""
+    """Of version, options, host and place; an export known by an older id keeps it."""
     without_host = "e" + short_digest([spec, body["address"]])
+    if body["host"] is None:
+        return without_host
     known = all_exports(ledger).get(without_host)
     if known is not None and known.get("host") == body["host"]:
         return without_host
@@ -219,7 +237,7 @@ class _Writer:
     def __init__(
         self,
         store: BlobStore,
-        out: ExportFolder,
+        out: ExportTarget,
         options: ExportOptions,
         words: _Words,
         choice: Choice,
@@ -285,7 +303,7 @@ class _Writer:
         placement = plan.items[0].placement
         if not (self.is_linked and _link(self._store, placement.shard_key, path)):
             self._store.fetch(placement.shard_key, path)
-        if (found := _sha256(path)) != placement.shard:
+        if (found := sha256_of(path)) != placement.shard:
             raise IntegrityError(
                 f"shard {placement.shard_key} has digest {found[:12]}, not the one in its name: "
                 "delete it, run `wsdata run`, and export again"
@@ -306,10 +324,13 @@ class _Writer:
     def _write_index(self, folder: str, records: list[FileRecord]) -> FileRecord:
         heads: dict[str, tuple[MdsHead, int]] = {}
         for record in records:
-            path = self._out.root / record["path"]
+            path = PurePosixPath(record["path"])
             if path.suffix == FORMATS["mds"]:
-                with path.open("rb") as file:
-                    heads[path.name] = read_head(file, record["bytes"]), record["bytes"]
+                head = self._out.place.read(record["path"], num_head_bytes(record["num_samples"]))
+                heads[path.name] = (
+                    read_head(io.BytesIO(head or b""), record["bytes"]),
+                    record["bytes"],
+                )
         data = index_bytes(heads)
 
         def write(path: Path) -> FileRecord:
@@ -350,10 +371,3 @@ def _link(store: BlobStore, key: str, path: Path) -> bool:
     except OSError:  # another disk, or one that knows no links: it is copied instead
         return False
     return True
-
-
-def _sha256(path: Path) -> str:
-    import hashlib
-
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

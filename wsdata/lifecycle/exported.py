@@ -1,8 +1,8 @@
 """What was exported, where to: so that a takedown can say who else holds the bytes.
 
-Fact ``export`` about the export's id (of version, options, host and folder) is stated before the
+Fact ``export`` about the export's id (of version, options, host and place) is stated before the
 first byte leaves, and again when the last has left. It is withdrawn when somebody states that the
-folder is gone. Making exports is `export`.
+folder or prefix is gone. Making exports is `export`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def all_exports(ledger: Ledger) -> dict[str, dict[str, Any]]:
 
 
 def forget_export(ledger: Ledger, export_id: str, reason: str) -> dict[str, Any]:
-    """State that an export's folder is gone, with every copy of it.
+    """State that an export is gone from its place, with every copy of it.
 
     Raises:
         CatalogError: There is no such export.
@@ -52,13 +52,15 @@ def exports_holding(ledger: Ledger, store: BlobStore, clips: list[str]) -> list[
     """Exports that hold bytes of any of some clips.
 
     Returns:
-        ``export_id, version, format, host, address, state, samples`` of each, by its id;
-        ``samples`` are the different ones of those clips.
+        ``export_id, version, format, host, address, state, where, samples`` of each, by its id;
+        ``host`` is null where the address means the same to every host, ``where`` is both in words,
+        and ``samples`` are the different ones of those clips.
     """
     found = [
         {
             "export_id": export_id,
             **{name: body[name] for name in _TOLD},
+            "where": body["address"] + (f" of {body['host']}" if body["host"] else ""),
             "samples": len(_held(ledger, store, body, clips)),
         }
         for export_id, body in all_exports(ledger).items()

@@ -1,9 +1,8 @@
 """Reading an export back: every file against its digest, every sample out of its file.
 
-Needs the folder alone: neither a deployment nor a store. What is found wrong is told, all of it.
+Needs what was exported alone, and no deployment. What is found wrong is told, all of it.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wsdata.errors import IntegrityError
-from wsdata.shard.export_folder import MANIFEST, FileRecord, read_export
+from wsdata.shard.export_folder import sha256_of
 from wsdata.shard.export_mds import INDEX, base_sample, read_head
+from wsdata.shard.export_place import ExportPlace, open_place
 from wsdata.shard.export_tar import decode_members, read_tar
+from wsdata.shard.export_target import MANIFEST, FileRecord, read_export
 from wsdata.shard.format import Sample, decode_sample
 
 
@@ -35,22 +36,26 @@ class ExportCheck(NamedTuple):
     sample_ids: list[str]
 
 
-def check_export(root: Path) -> ExportCheck:
-    """Check an export's folder.
+def check_export(where: str | Path) -> ExportCheck:
+    """Check an export where it lies.
+
+    Args:
+        where: As `export_place.open_place` takes it.
 
     Raises:
-        WsdataError: It holds no finished export.
+        WsdataError: There is no finished export.
     """
-    body = read_export(root)
+    place = open_place(where)
+    body = read_export(place)
     faults: list[str] = []
     sample_ids: list[str] = []
     for record in body["files"]:
         try:
-            sample_ids += _check_file(root, record)
+            sample_ids += _check_file(place, record)
         except (IntegrityError, OSError, ValueError, KeyError) as error:
             faults.append(f"{record['path']}: {error}")
     listed = {MANIFEST, *(record["path"] for record in body["files"])}
-    there = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+    there = set(place.paths())
     faults += [f"{path}: is no part of the export" for path in sorted(there - listed)]
     if not faults and len(sample_ids) != body["num_samples"]:
         faults.append(f"{len(sample_ids)} samples were read, {body['num_samples']} are listed")
@@ -65,25 +70,23 @@ def check_export(root: Path) -> ExportCheck:
     )
 
 
-def _check_file(root: Path, record: FileRecord) -> list[str]:
+def _check_file(place: ExportPlace, record: FileRecord) -> list[str]:
     """Check one file, and return the ids of its samples.
 
     Raises:
         IntegrityError: It is not what was written.
     """
-    path = root / record["path"]
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != record["sha256"]:
-        raise IntegrityError(f"has digest {found[:12]}, written was {record['sha256'][:12]}")
-    if path.suffix == ".mds":
-        ids = [sample.sample_id for sample in read_mds(path)]
-    elif path.suffix == ".tar":
-        ids = [_check_members(members) for _, members in read_tar(path)]
-    elif path.name == INDEX:
-        return _check_index(path)
-    else:
-        return []
+    with place.local(record["path"]) as path:
+        if (found := sha256_of(path)) != record["sha256"]:
+            raise IntegrityError(f"has digest {found[:12]}, written was {record['sha256'][:12]}")
+        if path.suffix == ".mds":
+            ids = [sample.sample_id for sample in read_mds(path)]
+        elif path.suffix == ".tar":
+            ids = [_check_members(members) for _, members in read_tar(path)]
+        elif path.name == INDEX:
+            return _check_index(place, record["path"], json.loads(path.read_bytes()))
+        else:
+            return []
     if len(ids) != record["num_samples"]:
         raise IntegrityError(f"holds {len(ids)} samples, listed are {record['num_samples']}")
     return ids
@@ -113,11 +116,9 @@ def _check_members(members: dict[str, bytes]) -> str:
     return body["sample_id"]
 
 
-def _check_index(path: Path) -> list[str]:
-    body: dict[str, Any] = json.loads(path.read_bytes())
+def _check_index(place: ExportPlace, path: str, body: dict[str, Any]) -> list[str]:
     for entry in body["shards"]:
         name, size = entry["raw_data"]["basename"], entry["raw_data"]["bytes"]
-        file = path.parent / name
-        if not file.is_file() or file.stat().st_size != size:
+        if place.size(f"{path.rpartition('/')[0]}/{name}") != size:
             raise IntegrityError(f"names {name} of {size} bytes, which is not there")
     return []

@@ -1,7 +1,7 @@
 """What an export is made of: samples with their bytes and words, and the names they get.
 
-How files are written belongs to `export_mds` and `export_tar`, the folder that they stand in to
-`export_folder`; which samples go out, to `lifecycle.export`.
+How files are written belongs to `export_mds` and `export_tar`, the place that they stand in to
+`export_place`; which samples go out, to `lifecycle.export`.
 """
 
 from typing import NamedTuple

@@ -19,6 +19,7 @@ from wsdata.shard.format import COLUMNS, FORMAT_VERSION, column_spans
 from wsdata.shard.placement import Placement
 
 INDEX = "index.json"
+MAX_CONFIG_BYTES = 16_384  # of a file's configuration: that of all columns takes 1,100
 
 # What a sample carries besides where it is exported in the order of the plan.
 SERVED_COLUMNS: dict[str, tuple[str, int | None]] = {
@@ -43,6 +44,11 @@ class MdsHead(NamedTuple):
     def num_samples(self) -> int:
         """Samples in the file."""
         return len(self.offsets) - 1
+
+
+def num_head_bytes(num_samples: int) -> int:
+    """Bytes within which the head of one of our files ends, so that no sample need be read."""
+    return 4 * (num_samples + 2) + MAX_CONFIG_BYTES
 
 
 def read_head(file: BinaryIO, size_bytes: int) -> MdsHead:
