@@ -120,7 +120,8 @@ def _add_exports(datasets, add) -> None:  # noqa: ANN001
     export = add(datasets, "export", "exports:export", "write samples for other loaders")
     export.add_argument("version")
     export.add_argument("--format", required=True, choices=("mds", "webdataset"))
-    export.add_argument("--out", required=True, metavar="FOLDER", help="new, empty, or the same")
+    export.add_argument("--out", required=True, metavar="WHERE",
+                        help="a folder or s3://bucket/prefix: new, empty, or the same")  # fmt: skip
     export.add_argument("--bucket", metavar="B", help="this one alone, such as 256p/448x256/33")
     export.add_argument("--order", choices=("shard", "plan"), default="shard",
                         help="every sample once, or as training is served them")  # fmt: skip
@@ -131,9 +132,9 @@ def _add_exports(datasets, add) -> None:  # noqa: ANN001
     export.add_argument("--link", action="store_true",
                         help="whole shards as links into the store, for reading only")  # fmt: skip
     check = add(datasets, "export-check", "exports:export_check", "read an export back")
-    check.add_argument("folder")
+    check.add_argument("folder", help="or s3://bucket/prefix")
     listing = add(datasets, "exports", "exports:exports", "where bytes were exported to")
-    listing.add_argument("--gone", metavar="EXPORT", help="state that its folder is deleted")
+    listing.add_argument("--gone", metavar="EXPORT", help="state that it was deleted")
     listing.add_argument("--reason", metavar="TEXT", help="by whom, and how it is known")
 
 
