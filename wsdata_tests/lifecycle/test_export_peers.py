@@ -14,18 +14,22 @@ from wsdata.lifecycle.export import export_version
 from wsdata.lifecycle.export_choice import ExportOptions
 from wsdata.lifecycle.patch import patch_version
 from wsdata.loader.dataset import PlanDataset
+from wsdata_tests.cluster.s3_servers import running_moto
 from wsdata_tests.lifecycle.fabricated import asset_id
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 READER = """
-import hashlib, json, sys
+import hashlib, json, sys, tempfile
 from streaming import StreamingDataset
 from torch.utils.data import DataLoader
 
 def read(folder, num_workers):
-    dataset = StreamingDataset(local=folder, shuffle=False, batch_size=4)
+    place = {"local": folder}
+    if "://" in folder:
+        place = {"remote": folder, "local": tempfile.mkdtemp(dir=".")}
+    dataset = StreamingDataset(**place, shuffle=False, batch_size=4)
     loader = DataLoader(dataset, batch_size=4, num_workers=num_workers)
     for batch in loader:
         latents = [hashlib.sha256(data).hexdigest() for data in batch["latents"]]
@@ -43,7 +47,7 @@ if __name__ == "__main__":
 
 
 def read(tmp_path, *asked):
-    """Batches of some (folder, number of workers), read by MosaicML's reader in its environment.
+    """Batches of some (where, number of workers), read by MosaicML's reader in its environment.
 
     A missing environment is made, which downloads some 50 MB.
     """
@@ -103,3 +107,23 @@ def test_mosaicmls_reader_opens_what_was_exported(home, tmp_path):
     ):  # fmt: skip
         assert [batch[theirs] for batch in steps] == [batch[name] for batch in ours]
     assert [batch["step"] for batch in steps] == [[batch["step"]] * 4 for batch in ours]
+
+
+def test_mosaicmls_reader_opens_what_was_exported_to_a_bucket(home, tmp_path, monkeypatch):
+    with running_moto() as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("S3_ENDPOINT_URL", server.endpoint)
+        bucket = server.make_bucket()
+        export_version(
+            home.ledger, home.store, "v1", server.address(bucket, "exports/v1"),
+            ExportOptions(format="mds", max_bytes=4_000),
+        )  # fmt: skip
+        export_version(
+            home.ledger, home.store, "v1", tmp_path / "folder",
+            ExportOptions(format="mds", max_bytes=4_000),
+        )  # fmt: skip
+        there = f"s3://{bucket}/exports/v1/256p_64x32_5"
+        remote, local = read(tmp_path, (there, 0), (tmp_path / "folder" / "256p_64x32_5", 0))
+    assert remote == local
+    assert set(flat(remote, "sample_id")) == set(home.rows("dataset_index", "v1")["sample_id"])
