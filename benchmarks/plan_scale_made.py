@@ -18,11 +18,11 @@ from wsdata.shard.plan import StepPlan
 from wsdata.shard.plan_atoms import Atom
 from wsdata.shard.plan_step import plan_key
 from wsdata.shard.publish import index_key, publish_dataset
+from wsdata.shard.shard_entries import FIELDS
 from wsdata.shard.training_index import Kind, Root, root_key
 from wsdata.shard.training_index_write import (
     SAMPLES_PER_BLOCK,
     SHARD_ENTRIES_PER_BLOCK,
-    entry_fields,
     sample_fields,
 )
 from wsdata.shard.writer import shard_key
@@ -137,7 +137,7 @@ def _write_root(store: BlobStore, num_samples: int) -> Root:
         rows_per_block=SAMPLES_PER_BLOCK,
     )
     entries = PackedWriter(
-        store, "shards", entry_fields(), key="shard", rows_per_block=SHARD_ENTRIES_PER_BLOCK
+        store, "shards", FIELDS, key="shard", rows_per_block=SHARD_ENTRIES_PER_BLOCK
     )
     for low in range(0, num_samples, ROWS_AT_ONCE):
         rows = np.arange(low, min(low + ROWS_AT_ONCE, num_samples), dtype=np.int64)
@@ -213,6 +213,9 @@ def table_rows(num_samples: int) -> pl.DataFrame:
         length=pl.lit(258_152),
         xxh3=pl.lit("0123456789abcdef"),
         caption_pack_key=pl.lit(None, dtype=pl.String),
+        caption_offset=pl.lit(None, dtype=pl.Int64),
+        caption_length=pl.lit(None, dtype=pl.Int64),
+        caption_xxh3=pl.lit(None, dtype=pl.String),
         rung=pl.lit("256p"),
         fps=pl.lit(24.0),
         transcode_sha256=pl.col("shard"),

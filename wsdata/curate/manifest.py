@@ -56,11 +56,26 @@ def manifest_digest(rows: pl.DataFrame) -> str:
 
     Runs, times, versions' names and the order of the rows have no part in it.
     """
-    columns = sorted(tables.TABLES["manifests"].columns)
-    content = hashlib.sha256()
-    for block in rows.select(columns).sort("sample_id").iter_slices(_DIGEST_BLOCK):
-        content.update(block.write_ndjson().encode())
-    return content.hexdigest()
+    found = ManifestDigest()
+    for block in rows.sort("sample_id").iter_slices(_DIGEST_BLOCK):
+        found.add(block)
+    return found.hexdigest()
+
+
+class ManifestDigest:
+    """As `manifest_digest`, of rows that come in order of sample id, some at a time."""
+
+    def __init__(self) -> None:
+        self._columns = sorted(tables.TABLES["manifests"].columns)
+        self._content = hashlib.sha256()
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Take the next rows."""
+        self._content.update(rows.select(self._columns).write_ndjson().encode())
+
+    def hexdigest(self) -> str:
+        """Digest of all rows taken so far, 64 hex digits."""
+        return self._content.hexdigest()
 
 
 def run(run: StepRun) -> StepResult:

@@ -5,33 +5,26 @@ pointer by which a trainer finds both, to `publish`.
 """
 
 import dataclasses
-from collections.abc import Iterator
+import tempfile
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 
-from wsdata.curate.manifest import manifest_digest
 from wsdata.digest import canonical_json, digest
 from wsdata.errors import StepFailed
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe
 from wsdata.shard.plan import StepPlan
-from wsdata.shard.plan_atoms import SampleTable, sort_rows
 from wsdata.shard.plan_mixture import PhaseMix
+from wsdata.shard.plan_rows import AtomsAlone, SortedRows, sort_tables
 from wsdata.shard.publish import dataset_key, index_key, publish_dataset
-from wsdata.shard.training_index_write import (
-    INDEXED,
-    SOURCED,
-    Written,
-    widths_of,
-    write_training_index,
-)
-from wsdata.store import BlobStore
+from wsdata.shard.training_index import TrainingIndex
+from wsdata.shard.training_index_write import Written, write_training_index
 from wsdata.tables import rows_of
 
-CODE_VERSION = "step-plan-3"
+CODE_VERSION = "step-plan-4"
 NUM_PROOF_STEPS = 50
 MAX_WALKED = 200_000  # draws of each pool that the proof walks in an epoch
 
@@ -72,20 +65,36 @@ def run(run: StepRun) -> StepResult:
         PlanError: The recipe's mixture cannot be planned over what the index holds.
         StepFailed: The plan breaks one of its promises.
     """
-    rows, manifest = run.read("dataset_index"), run.read("manifests")
-    gone = manifest.join(rows, on="sample_id", how="anti")["bucket"].value_counts()
-    table = SampleTable(rows)
-    plan = StepPlan.compile(table, **run.params, lost=dict(gone.rows()))
+    with tempfile.TemporaryDirectory(prefix="wsdata-plan-") as folder:
+        (index,), (manifest,) = run.order.inputs["dataset_index"], run.order.inputs["manifests"]
+        rows = sort_tables(run.store, index, manifest, Path(folder))
+        # Before the index is written, which takes longest: a mixture may be impossible.
+        plan = StepPlan.compile(AtomsAlone(rows.atoms), **run.params, lost=rows.lost)
+        written = write_training_index(run.store, rows.chunks(), rows.widths)
+        if written.root.atoms != rows.atoms:
+            raise StepFailed(
+                f"the training index of {run.order.partition} is not of the planned rows"
+            )
+        plan = plan.replaced(index=TrainingIndex(written.root, run.store.get_range))
+        proof = _proven(run, plan)
+        keys = _publish(run, plan, written, rows)
+    return _result(plan, written, keys, proof)
+
+
+def _proven(run: StepRun, plan: StepPlan) -> dict[str, Any]:
+    """Prove a plan over the index that trainers read."""
     proof = prove_plan(plan)
     if failed := sorted(name for name, check in proof["checks"].items() if not check["passed"]):
         raise StepFailed(
             f"step plan {plan.plan_id[:12]} of {run.order.partition} breaks {failed}: "
             f"{canonical_json({name: proof['checks'][name] for name in failed})}"
         )
-    written = _write_index(run.store, rows, manifest)
-    if written.root.atoms != table.atoms:
-        raise StepFailed(f"the training index of {run.order.partition} is not of the planned rows")
-    keys = _publish(run, plan, written, manifest_digest(manifest))
+    return proof
+
+
+def _result(
+    plan: StepPlan, written: Written, keys: dict[str, str], proof: dict[str, Any]
+) -> StepResult:
     row = {
         "plan_id": plan.plan_id,
         **keys,
@@ -106,22 +115,7 @@ def run(run: StepRun) -> StepResult:
     )
 
 
-def _write_index(store: BlobStore, rows: pl.DataFrame, manifest: pl.DataFrame) -> Written:
-    widths = widths_of(rows["sample_id"], manifest["transcode_key"])
-    return write_training_index(store, _chunks(rows, manifest), widths)
-
-
-def _chunks(rows: pl.DataFrame, manifest: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Rows with their sources as the index counts them; no more than a bucket is copied."""
-    sources = manifest.select("sample_id", *SOURCED)
-    for bucket in rows["bucket"].unique().sort():
-        own = rows.lazy().filter(pl.col("bucket") == bucket).select(INDEXED)
-        yield sort_rows(own.join(sources.lazy(), on="sample_id", how="left").collect())
-
-
-def _publish(
-    run: StepRun, plan: StepPlan, written: Written, digest_of_manifest: str
-) -> dict[str, str]:
+def _publish(run: StepRun, plan: StepPlan, written: Written, rows: SortedRows) -> dict[str, str]:
     """Put plan, indexes and pointer where a trainer finds them; the pointer goes last."""
     (index_ref,) = run.order.inputs["dataset_index"]
     keys = {
@@ -131,13 +125,13 @@ def _publish(
     }
     run.store.put(keys["key"], canonical_json(plan.to_json()).encode())
     if run.store.size(keys["index_key"]) is None:
-        run.store.put(keys["index_key"], run.store.get(index_ref.key))
+        run.store.put_file(keys["index_key"], rows.index_path)
     body = {
         "index_key": keys["index_key"],
         "index_sha256": index_ref.sha256,
         "training_index_key": written.key,
         "training_index_sha256": written.sha256,
-        "manifest_digest": digest_of_manifest,
+        "manifest_digest": rows.manifest_digest,
         "plan_key": keys["key"],
         "plan_id": plan.plan_id,
     }

@@ -1,7 +1,7 @@
 """Writing the packed training index, chunk by chunk, from rows that come sorted.
 
-The same rows give the same bytes, whatever the chunks. Only one part of each packed table and
-sixteen bytes a sample are in memory, the latter until the table of shards is sorted.
+The same rows give the same bytes, whatever the chunks. One part of each packed table is in memory,
+and of the table of shards what is sorted at a time.
 """
 
 import json
@@ -19,6 +19,7 @@ from wsdata.shard.packed import ROWS_PER_PART, PackedWriter, Section
 from wsdata.shard.packs import pack_key
 from wsdata.shard.placement import NO_XXH3
 from wsdata.shard.plan_atoms import AtomBuilder
+from wsdata.shard.shard_entries import FIELDS, EntrySorter
 from wsdata.shard.training_index import AFTER_CLIP, Kind, Layout, Root, root_key
 from wsdata.shard.writer import shard_key
 from wsdata.store import BlobStore
@@ -86,11 +87,6 @@ def sample_fields(id_width: int) -> list[tuple[str, str]]:
     ]
 
 
-def entry_fields() -> list[tuple[str, str]]:
-    """Fields of a record that names a sample of a shard: by the shard's first eight bytes."""
-    return [("shard", "<u8"), ("row", "<u8")]
-
-
 def source_fields(key_width: int) -> list[tuple[str, str]]:
     """Fields of a record that says what a sample is made of."""
     return [
@@ -131,21 +127,24 @@ def write_training_index(
     Raises:
         PlanError: Rows are not sorted, or an id or key is not of the form that they all have.
     """
-    writer = _IndexWriter(store, widths, rows_per_part)
-    for chunk in chunks:
-        for part in chunk.iter_slices(ROWS_AT_ONCE):
-            writer.add(part)
-    return writer.close()
+    with EntrySorter() as entries:
+        writer = _IndexWriter(store, widths, rows_per_part, entries)
+        for chunk in chunks:
+            for part in chunk.iter_slices(ROWS_AT_ONCE):
+                writer.add(part)
+        return writer.close()
 
 
 class _IndexWriter:
-    def __init__(self, store: BlobStore, widths: Widths, rows_per_part: int) -> None:
+    def __init__(
+        self, store: BlobStore, widths: Widths, rows_per_part: int, entries: EntrySorter
+    ) -> None:
         self._store = store
+        self._entries = entries
         self._rows_per_part = rows_per_part
         self._atoms = AtomBuilder()
         self._kinds: dict[Kind, int] = {}
         self._layouts: dict[tuple[tuple[str, int, int], ...], int] = {}
-        self._entries: list[NDArray[np.void]] = []
         self._num_rows = 0
         self._has_sources = False
         self._samples = PackedWriter(
@@ -182,7 +181,7 @@ class _IndexWriter:
         records["kind"] = self._kind_numbers(rows)
         records["layout"] = self._layout_numbers(rows)
         self._samples.add(records)
-        self._entries.append(self._entries_of(records))
+        self._entries.add(self._entries_of(records))
         self._num_rows += rows.height
         self._add_sources(rows)
 
@@ -209,7 +208,7 @@ class _IndexWriter:
         return Written(root, root_key(sha256), sha256, parts)
 
     def _entries_of(self, records: NDArray[np.void]) -> NDArray[np.void]:
-        entries = np.zeros(len(records), np.dtype(entry_fields()))
+        entries = np.zeros(len(records), np.dtype(list(FIELDS)))
         bytes_nd = np.frombuffer(records["shard"].tobytes(), np.uint8).reshape(-1, 32)
         entries["shard"] = np.ascontiguousarray(bytes_nd[:, :8]).view(">u8")[:, 0]
         entries["row"] = np.arange(self._num_rows, self._num_rows + len(records))
@@ -219,14 +218,13 @@ class _IndexWriter:
         writer = PackedWriter(
             self._store,
             "shards",
-            entry_fields(),
+            FIELDS,
             key="shard",
             rows_per_block=SHARD_ENTRIES_PER_BLOCK,
             rows_per_part=max(self._rows_per_part, SHARD_ENTRIES_PER_BLOCK),
         )
-        entries = np.concatenate(self._entries or [np.zeros(0, np.dtype(entry_fields()))])
-        self._entries = []
-        writer.add(entries[np.argsort(entries["shard"], kind="stable")])
+        for entries in self._entries.sorted():
+            writer.add(entries)
         return writer.close(), writer.sizes
 
     def _add_sources(self, rows: pl.DataFrame) -> None:
