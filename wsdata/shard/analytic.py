@@ -20,6 +20,7 @@ from wsdata.shard.latents import (
     TEMPORAL_FACTOR,
     Latents,
     Pixels,
+    Reference,
     check_frames,
     check_latents,
 )
@@ -135,8 +136,9 @@ class AnalyticTokenizer:
     def __init__(self) -> None:
         self.version = VERSION
         self.is_prefix_exact = True
-        self.reference_mean_c = np.array(_REFERENCE_MEAN, np.float32)
-        self.reference_std_c = np.array(_REFERENCE_STD, np.float32)
+        self.reference = Reference(
+            np.array(_REFERENCE_MEAN, np.float32), np.array(_REFERENCE_STD, np.float32)
+        )
         self._first = _Block(_FIRST, 1)
         self._group = _Block(_GROUP, TEMPORAL_FACTOR)
 

@@ -26,6 +26,7 @@ from wsdata.shard.latents import (
     TEMPORAL_FACTOR,
     Latents,
     Pixels,
+    Reference,
     Tokenizer,
     check_frames,
     check_latents,
@@ -126,7 +127,7 @@ def _channel_statistics(
 
     Wan states both for each channel, Hunyuan one factor for all.
     """
-    if config["_class_name"] == "AutoencoderKLHunyuanVideo":
+    if not _states_each_channel(config):
         factor = config.get("scaling_factor", 0)
         if not isinstance(factor, (int, float)) or factor <= 0:
             raise RecipeError(f"{path}: scaling_factor {factor!r}, expected a positive number")
@@ -141,6 +142,10 @@ def _channel_statistics(
             f"values; expected {NUM_CHANNELS} of each, deviations above 0"
         )
     return stated[0], stated[1]
+
+
+def _states_each_channel(config: dict[str, Any]) -> bool:
+    return config["_class_name"] == "AutoencoderKLWan"
 
 
 def weights_version(weights: str) -> str:
@@ -175,13 +180,17 @@ class DiffusersTokenizer:
     """A loaded VAE behind the `latents.Tokenizer` protocol.
 
     Latents are the mode of the posterior (nothing is sampled), less the configuration's mean,
-    over its standard deviation; so the reference statistics are 0 and 1.
+    over its standard deviation; so where it states both for each channel, the reference is 0 and 1.
+    Where it states one factor for all, that is known of all together, and nothing of each.
     """
 
     def __init__(self, model: Any, config: dict[str, Any], version: str, *, path: Path) -> None:
         self.version = version
-        self.reference_mean_c = np.zeros(NUM_CHANNELS, np.float32)
-        self.reference_std_c = np.ones(NUM_CHANNELS, np.float32)
+        self.reference = Reference(std=1.0)
+        if _states_each_channel(config):
+            self.reference = Reference(
+                np.zeros(NUM_CHANNELS, np.float32), np.ones(NUM_CHANNELS, np.float32)
+            )
         self._model = model
         mean_c, std_c = _channel_statistics(config, path)
         self._mean_c, self._std_c = mean_c[:, None, None, None], std_c[:, None, None, None]

@@ -19,7 +19,7 @@ from wsdata.shard.latents import Tokenizer
 
 MIN_JOB_SAMPLES = 16  # fewer may be of one odd clip, and are only shown
 MAX_MEAN_SHIFT = 4.0  # in standard deviations of the reference
-STD_RATIOS = (1e-3, 32.0)  # of the job's standard deviation to the reference's
+STD_RATIOS = (1e-3, 32.0)  # of the job's standard deviation to the reference's, where it is known
 MIN_MEDIAN_PSNR_DB = 5.0  # plain grey frames score 6
 FAULT_REASONS = ("not_finite", "short_transcode")  # losses that speak against the job
 MAX_FAULT_SHARE = 0.2
@@ -64,8 +64,18 @@ def check_job(group: str, tokenizer: Tokenizer, units: Sequence[Unit]) -> None:
         )
     if len(units) < MIN_JOB_SAMPLES:
         return
-    shift_c, ratio_c = _against_reference(tokenizer, units)
     low, high = STD_RATIOS
+    ratio = _ratio_of_all(tokenizer, units)
+    if ratio is not None and not low <= ratio <= high:
+        raise StepFailed(
+            f"shard group {group}: latents of {len(units)} samples do not look like those of "
+            f"{tokenizer.version}: the deviation of all channels together is x{ratio:.3g} of its "
+            f"reference; allowed are {low}..{high}"
+        )
+    against = _against_reference(tokenizer, units)
+    if against is None:
+        return
+    shift_c, ratio_c = against
     bad_c = (shift_c > MAX_MEAN_SHIFT) | (ratio_c < low) | (ratio_c > high)
     if bad_c.any():
         told = ", ".join(
@@ -98,11 +108,38 @@ def check_losses(group: str, num_samples: int, losses: Sequence[Mapping[str, Any
 
 def _against_reference(
     tokenizer: Tokenizer, units: Sequence[Unit]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """How far each channel's mean is off, and the ratio of deviations; None where unknown."""
+    reference = tokenizer.reference
+    if reference.mean_c is None or reference.std_c is None:
+        return None
     mean_c, std_c = job_channels(units)
-    reference_std_c = tokenizer.reference_std_c.astype(np.float64)
-    shift_c = np.abs(mean_c - tokenizer.reference_mean_c) / reference_std_c
-    return shift_c, std_c / reference_std_c
+    reference_std_c = reference.std_c.astype(np.float64)
+    return np.abs(mean_c - reference.mean_c) / reference_std_c, std_c / reference_std_c
+
+
+def _ratio_of_all(tokenizer: Tokenizer, units: Sequence[Unit]) -> float | None:
+    """Ratio of the deviation of all channels together to the reference's; None where unknown."""
+    if tokenizer.reference.std is None:
+        return None
+    mean_c, std_c = job_channels(units)
+    square = np.mean(np.square(std_c) + np.square(mean_c)) - np.square(np.mean(mean_c))
+    return float(np.sqrt(max(float(square), 0.0)) / tokenizer.reference.std)
+
+
+def reference_words(tokenizer: Tokenizer, units: Sequence[Unit]) -> str:
+    """Against what a job that was not refused was compared, and what is not known."""
+    if len(units) < MIN_JOB_SAMPLES:
+        return f"not compared: {len(units)} samples, {MIN_JOB_SAMPLES} are needed"
+    if tokenizer.reference.mean_c is not None:
+        return "each channel's mean and deviation were compared with the tokenizer's reference"
+    ratio = _ratio_of_all(tokenizer, units)
+    if ratio is None:
+        return f"unknown: {tokenizer.version} has no reference, so nothing was compared with it"
+    return (
+        f"unknown of each channel; the deviation of all together is x{ratio:.3g} of what "
+        f"{tokenizer.version} states"
+    )
 
 
 def job_metrics(
@@ -119,12 +156,10 @@ def job_metrics(
         "shard_bytes": float(sum(shard["size_bytes"] for shard in shards)),
     }
     if units:
-        shift_c, ratio_c = _against_reference(tokenizer, units)
         metrics |= {
             "psnr_median_db": statistics.median(unit["psnr_db"] for unit in units),
             "psnr_min_db": min(unit["psnr_db"] for unit in units),
-            "channel_mean_shift_max": float(shift_c.max()),
-            "channel_std_ratio_max": float(ratio_c.max()),
+            **_channel_metrics(tokenizer, units),
             "num_with_audio": float(sum(unit["columns"]["has_audio"] for unit in units)),
             "num_with_actions": float(
                 sum(unit["columns"]["channels_json"] is not None for unit in units)
@@ -132,6 +167,20 @@ def job_metrics(
             **_num_remarks(units),
             **fidelity_metrics(units),
         }
+    return metrics
+
+
+def _channel_metrics(tokenizer: Tokenizer, units: Sequence[Unit]) -> dict[str, float]:
+    """What is known of a job's channels; what is not is absent."""
+    metrics: dict[str, float] = {}
+    against = _against_reference(tokenizer, units)
+    metrics["is_channel_reference_known"] = float(against is not None)
+    if against is not None:
+        shift_c, ratio_c = against
+        metrics["channel_mean_shift_max"] = float(shift_c.max())
+        metrics["channel_std_ratio_max"] = float(ratio_c.max())
+    if (ratio := _ratio_of_all(tokenizer, units)) is not None:
+        metrics["std_ratio"] = ratio
     return metrics
 
 
@@ -155,6 +204,7 @@ def job_display(
         "shards": {"type": "int", "raw_value": len(shards)},
         "lost": {"type": "int", "raw_value": len(losses)},
         "tokenizer": {"type": "text", "raw_value": tokenizer.version},
+        "reference": {"type": "text", "raw_value": reference_words(tokenizer, units)},
     }
     texts = {
         "buckets": _bucket_table(shards),
@@ -198,9 +248,11 @@ def psnr_histogram(values_db: Sequence[float]) -> str:
 
 def _channel_table(tokenizer: Tokenizer, units: Sequence[Unit]) -> str:
     mean_c, std_c = job_channels(units)
-    shift_c, ratio_c = _against_reference(tokenizer, units)
+    against = _against_reference(tokenizer, units)
+    unknown_c = np.full(len(mean_c), np.nan)
+    shift_c, ratio_c = against if against is not None else (unknown_c, unknown_c)
     rows = [
-        [channel, *(f"{value:.3f}" for value in values)]
+        [channel, *("unknown" if np.isnan(value) else f"{value:.3f}" for value in values)]
         for channel, values in enumerate(zip(mean_c, std_c, shift_c, ratio_c, strict=True))
     ]
     header = ["channel", "mean", "deviation", "mean off by (reference deviations)", "ratio"]

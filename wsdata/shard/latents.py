@@ -9,7 +9,7 @@ Axes: t frames or latent frames, h rows, w columns, c channels.
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,21 +26,33 @@ Pixels = NDArray[np.uint8]
 Latents = NDArray[np.float32]
 
 
+class Reference(NamedTuple):
+    """What latents of reference material look like. What is not known is None, and no number.
+
+    Attributes:
+        mean_c: Mean of each channel.
+        std_c: Standard deviation of each channel; known where the means are.
+        std: Standard deviation of all channels together.
+    """
+
+    mean_c: NDArray[np.float32] | None = None
+    std_c: NDArray[np.float32] | None = None
+    std: float | None = None
+
+
 class Tokenizer(Protocol):
     """A causal video tokenizer of the fixed geometry: 8x8 spatial, 4x temporal, 16 channels.
 
     Attributes:
         version: Digests configuration and weights, so that two tokenizers never share one.
-        reference_mean_c: Mean of each channel over reference material.
-        reference_std_c: Standard deviation of each channel over reference material.
+        reference: What its latents look like, as far as that is known.
         is_prefix_exact: Whether the latents of a temporal prefix are a prefix of the latents, up
             to rounding of float32; if not, latents must not be cropped in time.
     """
 
     version: str
     is_prefix_exact: bool
-    reference_mean_c: NDArray[np.float32]
-    reference_std_c: NDArray[np.float32]
+    reference: Reference
 
     def encode(self, frames_thwc: Pixels) -> Latents:
         """Encode RGB frames in [0, 255], 4k + 1 of them, into latents of shape (t, c, h, w)."""

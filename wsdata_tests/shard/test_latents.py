@@ -105,6 +105,8 @@ def test_a_vae_encodes_to_normal_latents_and_back(weights, library):
     assert decoded.shape == frames.shape
     assert (decoded[0] == frames[0]).all()
     assert (decoded[1:] == 125).all()
+    assert tokenizer.reference.mean_c.tolist() == [0.0] * 16
+    assert tokenizer.reference.std_c.tolist() == [1.0] * 16
 
 
 def test_weights_are_loaded_from_the_folder_alone_as_safetensors(weights, library):
@@ -133,6 +135,7 @@ def test_a_model_that_states_one_factor_for_all_channels_is_scaled_by_it(weights
     latents = tokenizer.encode(frames)
     np.testing.assert_array_equal(latents, np.full((2, 16, 2, 2), 0.5, np.float32))
     np.testing.assert_array_equal(tokenizer.decode(latents), frames)
+    assert tokenizer.reference == (None, None, 1.0), "nothing is known of a channel by itself"
     (weights / "config.json").write_text(json.dumps(config))
     with pytest.raises(RecipeError, match="scaling_factor 0, expected a positive number"):
         tokenizer_version(_params(weights))
