@@ -31,13 +31,16 @@ STEP = Step(
     description="Live rows as Delta tables over the same objects, for any engine that reads Delta.",
 )
 
-_DELTA_TYPES: dict[object, object] = {
+# Of each type that a column of a table may have.
+DELTA_TYPES: dict[object, object] = {
     tables.STR: "string",
     tables.INT: "long",
     tables.F64: "double",
     tables.BOOL: "boolean",
     tables.BIN: "binary",
     tables.VECTOR: {"type": "array", "elementType": "float", "containsNull": True},
+    tables.INTS: {"type": "array", "elementType": "long", "containsNull": True},
+    tables.TEXTS: {"type": "array", "elementType": "string", "containsNull": True},
 }
 
 
@@ -71,7 +74,7 @@ _HINT = "polars.read_delta('<store>/mirror/<table>'), or any engine that reads D
 def _write_log(store: FolderStore, root: Path, table: str, refs: list[ObjectRef]) -> None:
     """Write version 0 of a Delta log (protocol reader 1, writer 2) by atomic replacement."""
     fields = [
-        {"name": name, "type": _DELTA_TYPES[dtype], "nullable": True, "metadata": {}}
+        {"name": name, "type": DELTA_TYPES[dtype], "nullable": True, "metadata": {}}
         for name, dtype in tables.TABLES[table].columns.items()
     ]
     actions: list[dict] = [

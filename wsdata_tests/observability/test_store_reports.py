@@ -68,6 +68,11 @@ def test_another_engine_reads_the_very_rows(home):
     assert made == {ref.key for ref in home.ledger.live("engine_mirror")}
 
 
+def test_the_mirror_can_name_the_type_of_every_column():
+    dtypes = {dtype for spec in tables.TABLES.values() for dtype in spec.columns.values()}
+    assert dtypes <= mirror.DELTA_TYPES.keys()
+
+
 def test_the_mirror_follows_what_is_live(home):
     home.run_step(mirror.STEP, "all")
     (old,) = home.ledger.live("captions", A)
