@@ -56,7 +56,7 @@ class ExportTarget:
     def _resume(self) -> list[FileRecord]:
         told = self._told()
         if told is None:
-            self._refuse_foreign()
+            told = self._refuse_foreign()
         spec, *records = told or [self.spec]
         self._check(spec)
         self.place.sweep()
@@ -78,10 +78,18 @@ class ExportTarget:
             return [json.loads(line) for line in self.place.notes() or []] or None
         return None
 
-    def _refuse_foreign(self) -> None:
-        """Raise where the place holds anything, and nothing tells that this export made it."""
+    def _refuse_foreign(self) -> list[Any] | None:
+        """Raise where the place holds anything, and nothing tells that this export made it.
+
+        Returns what it tells by now: another host may have begun between two looks.
+        """
         damaged = [name for name in (MANIFEST, STATE) if self.place.size(name) is not None]
-        if damaged and not self._is_known:
+        names = [] if damaged else self.place.some_names()
+        if not names and (self._is_known or not damaged):
+            return None
+        if (told := self._told()) is not None:
+            return told
+        if damaged:
             raise WsdataError(
                 f"{self.place.named(damaged[0])} is damaged, so that nothing tells what lies "
                 "there, and the ledger knows of no export with this version and these options "
@@ -89,11 +97,10 @@ class ExportTarget:
                 f"with those it was made with, to another {self.place.kind}, or delete this one "
                 "first"
             )
-        if not damaged and (names := self.place.some_names()):
-            raise WsdataError(
-                f"{self.place.name} holds things that no export made, such as {names[0]}: give "
-                f"an empty {self.place.kind}, or a new one"
-            )
+        raise WsdataError(
+            f"{self.place.name} holds things that no export made, such as {names[0]}: give "
+            f"an empty {self.place.kind}, or a new one"
+        )
 
     def _check(self, spec: Mapping[str, Any] | None) -> None:
         if spec == self.spec:

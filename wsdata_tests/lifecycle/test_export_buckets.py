@@ -7,11 +7,13 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from wsdata import s3_client
 from wsdata.cli.main import run_command
+from wsdata.digest import sha256_bytes
 from wsdata.errors import ObjectMissing, StoreError, WsdataError
 from wsdata.lifecycle import export as export_module
 from wsdata.lifecycle.export import export_version
@@ -24,7 +26,7 @@ from wsdata.shard.export_check import check_export
 from wsdata.shard.export_folder import STATE
 from wsdata.store import open_store
 from wsdata_tests.cluster.s3_servers import SERVERS, running_s3
-from wsdata_tests.lifecycle.fabricated import BUCKET, asset_id
+from wsdata_tests.lifecycle.fabricated import BUCKET, Home, asset_id
 from wsdata_tests.lifecycle.test_export import Failing, everything
 
 FORMATS = ("mds", "webdataset")
@@ -198,6 +200,16 @@ def test_what_was_written_whole_is_not_written_again(home, anywhere, wanted):
     whole = Failing(home.store, 10**9)
     export(home, beside(anywhere, "new"), store=whole, **OPTIONS)
     assert next(reads._left) < next(whole._left)
+
+
+def test_two_that_write_the_same_at_once_end_with_the_same(home, anywhere, wanted):
+    homes = [Home(home.path) for _ in range(3)]
+    with ThreadPoolExecutor(len(homes)) as executor:
+        doing = [executor.submit(export, each, anywhere, **OPTIONS) for each in homes]
+        made = {each.result().manifest_sha256 for each in doing}
+    assert objects(anywhere) == wanted
+    assert made == {sha256_bytes(wanted["export.json"])}
+    assert [body["state"] for body in home.ledger.present("export").values()] == ["done", "done"]
 
 
 def test_a_rerun_repairs_what_was_damaged_and_changes_nothing_else(home, anywhere, wanted):
