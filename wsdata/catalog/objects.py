@@ -95,6 +95,29 @@ def read_rows(store: BlobStore, wanted: Sequence[tuple[ObjectRef, pl.Expr]]) -> 
     ]
 
 
+def scan_matching(
+    store: BlobStore, ref: ObjectRef, wanted: pl.DataFrame, on: str, columns: Sequence[str]
+) -> pl.DataFrame:
+    """Read some columns of the rows of one object that some row of `wanted` equals in column `on`.
+
+    Of a large object no other column is read, so its digest as a whole is not checked; a small
+    object's is. Rows come in no order.
+
+    Raises:
+        ObjectMissing: The store has lost it.
+        IntegrityError: Its bytes are not what the ledger says.
+    """
+    keys = wanted.select(on).unique()
+    if ref.num_rows > WHOLE_ROWS:
+        scan = _scan(store, ref).select({on: None, **dict.fromkeys(columns)}.keys())
+        try:
+            found = scan.join(keys.lazy(), on=on, how="semi").collect(engine="streaming")
+            return found.select(columns)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            log.debug("%s cannot be scanned (%s): it is read whole", ref.key, error)
+    return read_object(store, ref).join(keys, on=on, how="semi").select(columns)
+
+
 def starts_with(column: str, prefix: str) -> pl.Expr:
     """Condition that an id starts with a prefix; ids are ASCII.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from wsdata.catalog.objects import read_rows
+from wsdata.catalog.objects import scan_matching
 from wsdata.ids import parse_version
 from wsdata.loader.realised import (
     MAX_STEPS,
@@ -148,15 +148,16 @@ def _traits(run: StepRun, known: Known, seen: Seen, traits: Sequence[str]) -> di
     ids = pl.Series("sample_id", sample_ids.tolist(), dtype=pl.String)
     asked = pl.DataFrame({"sample_id": ids, "version": version_of.tolist()})
     frames = [
-        rows.select("sample_id", *traits).with_columns(version=pl.lit(ref.partition))
+        scan_matching(
+            run.store,
+            ref,
+            asked.filter(version=ref.partition),
+            "sample_id",
+            ["sample_id", *traits],
+        ).with_columns(version=pl.lit(ref.partition))
         for ref in run.order.context.get("dataset_index", [])
         if ref.partition in set(base)
-        for rows in read_rows(
-            run.store,
-            [(ref, pl.col("sample_id").is_in(
-                asked.filter(version=ref.partition)["sample_id"].unique().to_list()))],
-        )
-    ]  # fmt: skip
+    ]
     if not frames:
         return {trait: pl.Series([None] * len(asked), dtype=pl.String) for trait in traits}
     joined = asked.join(
