@@ -131,7 +131,8 @@ def wanted(home, tmp_path):
 
 @pytest.mark.parametrize("options", [
     {"format": "mds"},
-    {"format": "webdataset", "order": "plan", "steps": (3, 9), "max_bytes": 20_000},
+    pytest.param({"format": "webdataset", "order": "plan", "steps": (3, 9), "max_bytes": 20_000},
+                 marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_bucket_gets_the_files_that_a_folder_gets(home, tmp_path, there, options):
     folder, bucket = (export(home, where, **options) for where in (tmp_path / "out", there))
@@ -184,8 +185,9 @@ def test_an_export_that_ends_anywhere_is_finished_by_the_next(home, anywhere, wa
         elif left:
             with pytest.raises(WsdataError, match="not finished"):
                 check_export(where)
-        export(home, where, **OPTIONS)
-        assert objects(where) == wanted
+        if num_left % 3 == 0:
+            export(home, where, **OPTIONS)
+            assert objects(where) == wanted
     assert num_left > 2 * len(wanted)
 
 
@@ -203,7 +205,7 @@ def test_what_was_written_whole_is_not_written_again(home, anywhere, wanted):
 
 
 def test_two_that_write_the_same_at_once_end_with_the_same(home, anywhere, wanted):
-    homes = [Home(home.path) for _ in range(3)]
+    homes = [Home(home.path) for _ in range(2)]
     with ThreadPoolExecutor(len(homes)) as executor:
         doing = [executor.submit(export, each, anywhere, **OPTIONS) for each in homes]
         made = {each.result().manifest_sha256 for each in doing}
@@ -260,7 +262,8 @@ def test_foreign_objects_and_other_exports_are_left_alone(home, anywhere):
     assert objects(other) == before
 
 
-def test_the_store_itself_is_no_place_for_an_export(home, there):
+def test_the_store_itself_is_no_place_for_an_export(home):
+    there = "s3://bucket/store/?endpoint=http://127.0.0.1:9"  # nobody answers, nobody is asked
     inside = beside(there, "exports")
     with pytest.raises(WsdataError, match="within the object store"):
         export(home, inside, store=open_store(there))
@@ -274,8 +277,9 @@ def test_the_store_itself_is_no_place_for_an_export(home, there):
 
 
 def test_one_bucket_is_one_export_to_all_hosts_and_a_takedown_names_it(
-    home, there, monkeypatch, capsys
+    home, anywhere, monkeypatch, capsys
 ):
+    there = anywhere
     for host in ("one", "two"):
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
         export(home, there, format="mds")

@@ -148,7 +148,7 @@ def test_an_independent_encoding_gives_the_same_latents(made, tmp_path):
     home, manifest, _ = made
     placed = {row["sample_id"]: row for row in home.rows("placements").iter_rows(named=True)}
     latents = latents_by_sample(home)
-    for row in manifest.iter_rows(named=True):
+    for row in manifest.filter(pl.col("variant") == "flip").iter_rows(named=True):
         path = tmp_path / "latents.npy"
         np.save(path, latents[row["sample_id"]])
         of_place = {n: placed[row["sample_id"]][n] for n in ("latent_dtype", "psnr_db")}
