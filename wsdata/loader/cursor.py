@@ -5,12 +5,14 @@ resumption, and the global sequence goes on. Nor does it hold what is still to c
 given other segments after the step, and patches from the step on.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any, cast
 
-from wsdata.digest import digest
+from wsdata.digest import canonical_json, digest, sha256_bytes
 from wsdata.errors import CursorError
-from wsdata.loader.run import ID_DIGITS, Bound, Run
+from wsdata.loader.run import ID_DIGITS, Bound, Run, Stretch
+from wsdata.shard.plan import StepPlan
 
 FORMAT_VERSION = 2
 
@@ -23,7 +25,7 @@ def run_cursor(run: Run, step: int) -> dict[str, Any]:
         "run_id": run.run_id,
         "delivered": _delivered(run, step),
         "segment": segment.identity(),
-        "patches": [patch.summary for patch in segment.plan.patches],
+        "patches": [dict(summary) for summary in _summaries(segment.plan)],
         "step": step,
     }
 
@@ -67,19 +69,42 @@ def _delivering(run: Run, step: int) -> Bound:
 
 def _delivered(run: Run, step: int) -> str:
     """Digest over all that decides which samples steps [0, step) served."""
-    told = [
+    parts = list(run.stretches(0, step))
+    if not parts:
+        return digest([])[:ID_DIGITS]
+    before, after = _words(tuple([(part.segment, _in_effect(part)) for part in parts]))
+    return sha256_bytes(f"{before}{parts[-1].end_step}{after}".encode())[:ID_DIGITS]
+
+
+@functools.lru_cache(16)
+def _summaries(plan: StepPlan) -> list[dict[str, Any]]:
+    """What cursors keep of a plan's patches: each is digested once."""
+    return [patch.summary for patch in plan.patches]
+
+
+def _in_effect(part: Stretch) -> tuple[int, ...]:
+    """Numbers of the patches that change what a stretch serves."""
+    end, patches = part.segment.to_plan(part.end_step), part.segment.plan.patches
+    return tuple([number for number, patch in enumerate(patches) if patch.from_step < end])
+
+
+@functools.lru_cache(16)
+def _words(parts: tuple[tuple[Bound, tuple[int, ...]], ...]) -> tuple[str, str]:
+    """Canonical JSON of what was delivered, around the last end: all that a step changes in it.
+
+    A cursor goes with every batch. The end comes first among the names of a part.
+    """
+    told: list[dict[str, Any]] = [
         {
-            **part.segment.identity(),
-            "end_step": part.end_step,
-            "patches": [
-                patch.summary
-                for patch in part.segment.plan.patches
-                if patch.from_step < part.segment.to_plan(part.end_step)
-            ],
+            **segment.identity(),
+            "end_step": segment.end_step,
+            "patches": [_summaries(segment.plan)[number] for number in in_effect],
         }
-        for part in run.stretches(0, step)
+        for segment, in_effect in parts
     ]
-    return digest(told)[:ID_DIGITS]
+    before = "".join([f"{canonical_json(each)}," for each in told[:-1]])
+    del told[-1]["end_step"]
+    return f'[{before}{{"end_step":', f",{canonical_json(told[-1])[1:]}]"
 
 
 def _check_segment(run: Run, segment: Bound, cursor: Mapping[str, Any], step: int) -> None:

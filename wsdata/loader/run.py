@@ -6,6 +6,7 @@ alone. A run says which step of which plan a step of the run is; where to resume
 `cursor`, reading to the dataset. Nothing here reads a store: `bind_run` is handed opened plans.
 """
 
+import functools
 import itertools
 import json
 import math
@@ -131,7 +132,7 @@ class Run:
     def __init__(self, segments: Sequence[Bound]) -> None:
         self.segments = tuple(segments)
 
-    @property
+    @functools.cached_property
     def run_id(self) -> str:
         """Digest of the list of segments, without patches: these come while a run is going."""
         told = [{**each.identity(), "end_step": each.end_step} for each in self.segments]

@@ -12,6 +12,7 @@ counts belongs to `plan_mixture`, patches to `plan_exclusion` and `plan_patch`, 
 `loader`.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
@@ -291,9 +292,9 @@ class StepPlan:
         each_step = np.repeat(np.array(steps, dtype=np.int64), lengths)
         places = self._orders.served(joined, each_step, epochs, places)
         columns = (each_step, np.concatenate(slots), joined, epochs, places)
-        cuts = np.cumsum(lengths)[:-1]
-        parts = zip(*(np.split(column, cuts) for column in columns), strict=True)
-        return [Draws(*part) for part in parts]
+        ends = itertools.accumulate(lengths)
+        parts = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
+        return [Draws(*(column[part] for column in columns)) for part in parts]
 
     def epoch_order(self, pool: int, epoch: int, num: int) -> I64:
         """Places of a pool in the order of the first `num` draws of one epoch, unpatched."""

@@ -69,10 +69,8 @@ class Schedule:
     def turn(self, step: int) -> Turn:
         """Which bucket a step draws from."""
         phase = self.phase_at(step)
-        local = np.array([step - self._starts[phase]], dtype=np.int64)
-        letters, numbers = self._bucket_word(phase).at(local)
-        mix = int(letters[0])
-        return Turn(phase, mix, self.phases[phase].buckets[mix], int(numbers[0]))
+        mix, number = self._bucket_word(phase).at_one(step - self._starts[phase])
+        return Turn(phase, mix, self.phases[phase].buckets[mix], number)
 
     def draws_at(self, turn: Turn, slots: I64) -> tuple[I64, I64]:
         """Pool of each slot of a step, and how often that pool was drawn before, ever."""

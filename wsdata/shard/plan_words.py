@@ -101,6 +101,12 @@ class Word:
         letters = self._word[rest]
         return letters, turn * self._counts[letters] + self._index[rest]
 
+    def at_one(self, place: int) -> tuple[int, int]:
+        """As `at`, of one place."""
+        turn, rest = divmod(place, self.period)
+        letter = int(self._word[rest])
+        return letter, turn * self.counts[letter] + int(self._index[rest])
+
     def find(self, letter: int, indices: I64) -> I64:
         """Place of the occurrence with each running index >= 0 of a letter.
 

@@ -5,9 +5,10 @@ import json
 
 import pytest
 
+from wsdata.digest import digest
 from wsdata.errors import CursorError
 from wsdata.loader.cursor import resume_run, run_cursor
-from wsdata.loader.run import Segment, single_run
+from wsdata.loader.run import ID_DIGITS, Segment, single_run
 from wsdata.shard.plan_patch import apply_patch
 from wsdata_tests.loader.run_support import OLD, A, B, C, bind, samples, small_plans, some
 
@@ -41,6 +42,27 @@ def test_cursor_is_taken_exactly_where_what_was_delivered_is_the_same():
             else:
                 with pytest.raises(CursorError):
                     resume_run(other, cursor)
+
+
+def test_a_cursor_holds_the_digest_of_what_was_delivered():
+    """Spelled out once more here, so that cursors of earlier releases are taken."""
+    plan = small_plans()["v3"]
+    patched = apply_patch(apply_patch(plan, some(plan, 2), 3), some(plan, 1), 8)
+    run = bind(Segment(version="v3.2", end_step=10), B, v3=patched)
+    for step in range(20):
+        told = [
+            {
+                **part.segment.identity(),
+                "end_step": part.end_step,
+                "patches": [
+                    patch.summary
+                    for patch in part.segment.plan.patches
+                    if patch.from_step < part.segment.to_plan(part.end_step)
+                ],
+            }
+            for part in run.stretches(0, step)
+        ]
+        assert run_cursor(run, step)["delivered"] == digest(told)[:ID_DIGITS]
 
 
 def test_a_single_version_becomes_a_run_by_appending():
