@@ -12,7 +12,7 @@ command -v "$python" >/dev/null || python=python3
 }
 
 missing=()
-command -v c++ >/dev/null || missing+=(g++)                    # pdqhash compiles
+command -v c++ >/dev/null || missing+=(g++)                    # pdqhash and wsdata/loader/_straight.c compile
 [ -e "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] \
   || missing+=(python3.11-dev)
 "$python" -c 'import ensurepip' 2>/dev/null || missing+=(python3.11-venv)

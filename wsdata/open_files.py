@@ -4,11 +4,13 @@ Bounded, and safe to use from threads and after a fork. Reading at an offset mov
 readers share. What the files are belongs to `store` and `loader.cache`.
 """
 
+import contextlib
 import os
 import threading
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 MAX_OPEN = 128
@@ -57,13 +59,9 @@ class OpenFiles:
     def acquire(self, path: str) -> OpenFile:
         """Hold a file open until `release`. Raises what ``os.open`` does."""
         with self._lock:
-            file = self._files.get(path)
-            if file is not None and not _is_gone(file):
-                self._files.move_to_end(path)
-                file.num_users += 1
-                return file
-            if file is not None:  # another may lie in its place
-                _retire(self._files.pop(path))
+            file = self._hold(path, time.monotonic())
+        if file is not None:
+            return file
         file = OpenFile(os.open(path, self._flags, 0o600))
         with self._lock:
             other = self._files.get(path)
@@ -79,9 +77,46 @@ class OpenFiles:
     def release(self, file: OpenFile) -> None:
         """Need it no more."""
         with self._lock:
-            file.num_users -= 1
-            if file.is_dropped and not file.num_users:
-                os.close(file.descriptor)
+            self._free(file)
+
+    def _hold(self, path: str, now_s: float) -> OpenFile | None:
+        """The open file, where there is one; the lock is the caller's, here and in `_free`."""
+        file = self._files.get(path)
+        if file is None:
+            return None
+        if now_s - file.looked_at_s >= LOOK_S:
+            file.looked_at_s = now_s
+            if not os.fstat(file.descriptor).st_nlink:  # deleted: another may lie in its place
+                _retire(self._files.pop(path))
+                return None
+        self._files.move_to_end(path)
+        file.num_users += 1
+        return file
+
+    def _free(self, file: OpenFile) -> None:
+        file.num_users -= 1
+        if file.is_dropped and not file.num_users:
+            os.close(file.descriptor)
+
+    @contextlib.contextmanager
+    def held(self, paths: Sequence[str]) -> Iterator[list[int]]:
+        """Hold several files open, and yield their descriptors. Raises what ``os.open`` does."""
+        files: list[OpenFile] = []
+        try:
+            with self._lock:
+                now = time.monotonic()
+                while len(files) < len(paths):
+                    file = self._hold(paths[len(files)], now)
+                    if file is None:
+                        break
+                    files.append(file)
+            while len(files) < len(paths):  # one is not open yet
+                files.append(self.acquire(paths[len(files)]))
+            yield [file.descriptor for file in files]
+        finally:
+            with self._lock:
+                for file in files:
+                    self._free(file)
 
     def drop(self, path: str) -> None:
         """Open the file anew the next time."""
@@ -102,15 +137,6 @@ class OpenFiles:
         files, self._files = self._files, OrderedDict()
         for file in files.values():
             os.close(file.descriptor)
-
-
-def _is_gone(file: OpenFile) -> bool:
-    """Whether the file was deleted, as of the last look."""
-    now = time.monotonic()
-    if now - file.looked_at_s < LOOK_S:
-        return False
-    file.looked_at_s = now
-    return not os.fstat(file.descriptor).st_nlink
 
 
 def _retire(file: OpenFile) -> None:

@@ -4,12 +4,14 @@ Objects are immutable: a key is put once, and a second put of the same key is no
 What belongs elsewhere: which keys exist and what they mean (`catalog`, `orders`).
 """
 
+import functools
 import os
 import re
 import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -210,6 +212,12 @@ class FolderStore:
             self._files.drop(path)  # a network file system may have lost the handle
             raise StoreError(f"{key} in {self.address} cannot be read: {error}") from error
 
+    def held(self, keys: Sequence[str]) -> AbstractContextManager[list[int]]:
+        """Hold objects' files open, and yield their descriptors. Raises OSError."""
+        for key in keys:
+            _check_key(key)
+        return self._files.held([f"{self._base}/{key}" for key in keys])
+
     def reopen(self, key: str) -> None:
         """Open an object's file anew for the next read."""
         _check_key(key)
@@ -267,6 +275,7 @@ class FolderStore:
         )
 
 
+@functools.lru_cache(8192)  # readers of samples ask for the same shards, and often
 def _check_key(key: str) -> None:
     if _RELATIVE.search(key):
         raise ValueError(f"object key {key!r}: empty or relative parts are not allowed")

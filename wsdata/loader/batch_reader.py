@@ -176,12 +176,27 @@ class BatchReader:
                 and steps that the sample is served in.
             ObjectMissing: A shard or a caption pack is not in the store.
         """
+        num_read = start + self._fill_straight(work, start, stop)
         for index in range(start, stop):
             try:
-                self._fill_one(work, index)
+                if index >= num_read:
+                    self._fill_one(work, index)
+                self._fill_caption(work, index)
             except WsdataError as error:
                 self._explain(error, work, index)
                 raise
+
+    def _fill_straight(self, work: Work, start: int, stop: int) -> int:
+        """Read latents the short way, where that may do; return of how many samples."""
+        if work.decoding is not None or work.bytes_of_batch is None or self.view.columns:
+            return 0
+        num_bytes, width = work.sample_bytes, work.scale_bytes
+        return self._samples.read_straight(
+            work.placements[start:stop],
+            work.batch.frames,
+            work.bytes_of_batch[start * num_bytes : stop * num_bytes],
+            work.bytes_of_scales[start * width : stop * width],
+        )
 
     def _fill_one(self, work: Work, index: int) -> None:
         batch, placement = work.batch, work.placements[index]
@@ -192,6 +207,9 @@ class BatchReader:
             columns = self._fill_latents(work, index)
         for name, array in columns.items():
             batch.columns[name][index] = array
+
+    def _fill_caption(self, work: Work, index: int) -> None:
+        batch, placement = work.batch, work.placements[index]
         captions = self._captions.read(placement)
         if captions:
             piece = batch.piece
@@ -230,7 +248,7 @@ class BatchReader:
 
     def _allocate(self, shape: tuple[int, ...]) -> NDArray[Any]:
         dtype = np.dtype(np.uint8 if self.view.latents == "stored" else np.float32)
-        num_bytes = int(np.prod(shape)) * dtype.itemsize
+        num_bytes = math.prod(shape) * dtype.itemsize
         return self._memory.take(num_bytes).view(dtype).reshape(shape)
 
     def _check_prefix(self, version: OpenVersion, placement: Placement) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 from wsdata.buffers import ReadWatch, num_bytes
 from wsdata.errors import (
@@ -21,7 +22,7 @@ from wsdata.errors import (
 from wsdata.loader.cache import NodeCache, Outcome
 from wsdata.loader.hedging import HedgedReads, Hedging, default_hedging
 from wsdata.loader.telemetry import Telemetry
-from wsdata.store import BlobStore
+from wsdata.store import BlobStore, FolderStore
 
 
 class Fetcher:
@@ -32,6 +33,9 @@ class Fetcher:
         cache: The node's, or None.
         telemetry: Told of every fetch.
         hedging: When a second request is sent; None is what suits the store.
+
+    Attributes:
+        folder: The store, where its files may be read with nothing in between; else None.
     """
 
     def __init__(
@@ -50,6 +54,9 @@ class Fetcher:
             lambda is_won: telemetry.hedged(is_won=is_won),
         )
         self._is_plain = cache is None and not (self._reads.is_remote or self._reads.may_race)
+        # of a class derived from it, reads may be more than reads of its files
+        is_folder = self._is_plain and type(store) is FolderStore
+        self.folder = cast("FolderStore", store) if is_folder else None
 
     def read_into(
         self,

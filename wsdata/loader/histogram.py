@@ -5,8 +5,10 @@ every rank, so that percentiles of many ranks are those of their sum, and not a 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 FIRST_S = 1e-6
 PER_OCTAVE = 8
@@ -30,6 +32,17 @@ class Histogram:
         self.counts[class_of(seconds)] += 1
         self.num += 1
         self.sum_s += seconds
+
+    def add_all(self, seconds: Sequence[float]) -> None:
+        """Count several times, at less cost than one by one."""
+        if not seconds:
+            return
+        times = np.maximum(np.array(seconds), FIRST_S)
+        numbers = np.ceil(np.log2(times / FIRST_S) * PER_OCTAVE).astype(np.int64)
+        for number in np.minimum(numbers, NUM_CLASSES - 1).tolist():
+            self.counts[number] += 1
+        self.num += len(seconds)
+        self.sum_s += math.fsum(seconds)
 
     def merge(self, other: "Histogram") -> None:
         """Add all of another's."""

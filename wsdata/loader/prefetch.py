@@ -18,7 +18,7 @@ from wsdata.loader.batches import Batch
 from wsdata.loader.order import Piece
 from wsdata.loader.telemetry import Telemetry
 
-MAX_TASK_BYTES = 1 << 20  # of small samples that one thread reads in a row
+MAX_TASK_BYTES = 4 << 20  # of small samples that one thread reads in a row
 
 
 class _Threads:
@@ -190,7 +190,7 @@ class Ring:
             self._ahead.append(reading)
             sequence = next(self._sequence)
             begin = functools.partial(self._begin, self.reader, reading, sequence)
-            self._threads.add(sequence, 0, begin)
+            self._threads.add(-1, sequence, begin)  # quick, and without it threads run dry
 
     def _read_now(self, piece: Piece) -> Work:
         work = self.reader.begin(piece)
@@ -232,6 +232,6 @@ def split_evenly(sizes: list[int], num_threads: int) -> list[tuple[int, int]]:
     Few enough that small samples cost no more than their reading, and enough that all threads
     have some, whatever the samples' size.
     """
-    wanted = max(-(-sum(sizes) // MAX_TASK_BYTES), 2 * num_threads)
+    wanted = max(-(-sum(sizes) // MAX_TASK_BYTES), num_threads)
     stride = max(1, len(sizes) // wanted)
     return [(start, min(start + stride, len(sizes))) for start in range(0, len(sizes), stride)]

@@ -23,6 +23,7 @@ FORMAT = "telemetry-1"
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 _MAX_NOTED = 256  # reads that are noted before they are counted
 _MAX_WORKERS = 256  # worker processes that are kept apart: those before them are gone
+_MAX_NOTED_PLAINLY = 32  # of several reads each
 _COUNTS = {  # name in a report: what Prometheus says of it
     "num_samples": "Byte ranges that were fetched.",
     "num_bytes": "Bytes that were fetched.",
@@ -52,6 +53,7 @@ class Telemetry:
         self._counts: dict[str, float] = dict.fromkeys(_COUNTS, 0)
         self._noted: deque[tuple[float, int, bool, bool | None, int]] = deque()
         self._workers: dict[str, tuple[int, bytes]] = {}  # by session, the newest last
+        self._noted_plainly: deque[tuple[list[float], int]] = deque()
 
     def fetched(
         self,
@@ -76,6 +78,18 @@ class Telemetry:
             with self._lock:
                 self._count()
 
+    def fetched_plainly(self, seconds: list[float], num_bytes: int) -> None:
+        """Note ranges that were right at the first attempt, without a cache.
+
+        Args:
+            seconds: Of each.
+            num_bytes: Of all together.
+        """
+        self._noted_plainly.append((seconds, num_bytes))
+        if len(self._noted_plainly) >= _MAX_NOTED_PLAINLY:
+            with self._lock:
+                self._count()
+
     def _count(self) -> None:
         """Add up what was noted, which a reader does without waiting for the others."""
         counts = self._counts
@@ -88,6 +102,13 @@ class Telemetry:
             counts["num_retries"] += num_retries
             if is_hit is not None:
                 counts["num_cache_hits" if is_hit else "num_cache_misses"] += 1
+        several: list[float] = []
+        while self._noted_plainly:
+            seconds_of_each, num_bytes = self._noted_plainly.popleft()
+            several += seconds_of_each
+            counts["num_bytes"] += num_bytes
+        counts["num_samples"] += len(several)
+        self._fetches.add_all(several)
 
     def hedged(self, *, is_won: bool) -> None:
         """Note a second request that was sent, when it is known whether it was the faster."""

@@ -171,9 +171,13 @@ def test_the_build_is_sent_what_is_copied_and_no_more():
 
 def test_the_wheel_carries_the_whole_package():
     """Setuptools packs modules; a data file would need to be declared, and would be missed."""
-    files = [path for path in (ROOT / "wsdata").rglob("*") if path.is_file()]
-    others = [path for path in files if path.suffix not in (".py", ".pyc")]
-    assert others == []
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    sources = {source for each in declared["ext-modules"] for source in each["sources"]}
+    of_modules = {str(Path(source).with_suffix("")) for source in sources}  # built, and their types
+    files = [path.relative_to(ROOT) for path in (ROOT / "wsdata").rglob("*") if path.is_file()]
+    others = {path for path in files if path.suffix not in (".py", ".pyc")}
+    assert sources <= {str(path) for path in others}
+    assert {str(path).split(".")[0] for path in others} == of_modules
 
 
 def test_the_lock_files_are_fresh():

@@ -19,6 +19,18 @@ def filled(times):
     return made
 
 
+def test_several_at_once_count_as_one_by_one():
+    times = [0.0, 1e-9, 1e-6, 2e-6, 1e9, *drawn(4)]
+    at_once = Histogram()
+    at_once.add_all([])
+    at_once.add_all(times[:7])
+    at_once.add_all(times[7:])
+    one_by_one = filled(times)
+    assert at_once.counts == one_by_one.counts
+    assert at_once.num == len(times)
+    assert at_once.sum_s == pytest.approx(one_by_one.sum_s)
+
+
 @pytest.mark.parametrize("share", [0.5, 0.99, 0.999, 1.0])
 def test_percentiles_are_at_most_a_class_above_the_true_ones(share):
     times = sorted(drawn(1))

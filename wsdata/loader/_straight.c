@@ -1,0 +1,200 @@
+/* Samples of a plain folder into a batch, in one call and with Python's lock given up throughout.
+ *
+ * Why in C: between two reads of small samples Python's lock changes hands, and each change costs
+ * about as much as a read. `straight` says what is asked for; nothing here is tried twice.
+ */
+#define PY_SSIZE_T_CLEAN
+#define _GNU_SOURCE
+#define _FILE_OFFSET_BITS 64
+#include <Python.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+
+/* XXH3 of the library that Python's xxhash carries; its types are opaque here. */
+static struct {
+    void *(*create)(void);
+    int (*reset)(void *);
+    int (*update)(void *, const void *, size_t);
+    unsigned long long (*digest)(const void *);
+    int (*release)(void *);
+} xxh3;
+
+typedef struct {
+    int descriptor;
+    long long offset;        /* of the sample in its file */
+    Py_ssize_t length;       /* of the sample */
+    Py_ssize_t start;        /* of its latents within it */
+    Py_ssize_t id_at;        /* of its id in what is left once latents are cut out; so scale_at */
+    Py_ssize_t scale_at;
+    unsigned long long digest;
+    const char *id;
+    Py_ssize_t id_length;
+    double seconds; /* told */
+} Sample;
+
+typedef struct {
+    Py_buffer codes, scales; /* of all samples, one after the other */
+    Py_ssize_t size, width;  /* bytes of one sample's in each */
+    Py_ssize_t count;
+    Sample *samples;
+    void *state;
+    char *rest; /* scratch memory for what is not latents */
+} Batch;
+
+static double now_s(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Whether a sample was there, whole and right. */
+static int is_read(Batch *batch, Py_ssize_t index)
+{
+    Sample *sample = &batch->samples[index];
+    char *codes = (char *)batch->codes.buf + index * batch->size;
+    size_t left = (size_t)(sample->length - batch->size), before = (size_t)sample->start;
+    struct iovec parts[3] = {
+        {batch->rest, before}, {codes, (size_t)batch->size}, {batch->rest + before, left - before}};
+    double began = now_s();
+    if (preadv(sample->descriptor, parts, 3, (off_t)sample->offset) != sample->length)
+        return 0;
+    xxh3.reset(batch->state);
+    for (int i = 0; i < 3; i++)
+        xxh3.update(batch->state, parts[i].iov_base, parts[i].iov_len);
+    if (xxh3.digest(batch->state) != sample->digest)
+        return 0;
+    if (memcmp(batch->rest + sample->id_at, sample->id, (size_t)sample->id_length) != 0)
+        return 0;
+    memcpy((char *)batch->scales.buf + index * batch->width, batch->rest + sample->scale_at,
+           (size_t)batch->width);
+    sample->seconds = now_s() - began;
+    return 1;
+}
+
+/* Take over what is asked of one sample; return how much is left of it besides latents, or -1. */
+static Py_ssize_t take_sample(Batch *batch, Sample *sample, PyObject *item)
+{
+    Py_ssize_t left;
+    if (!PyTuple_Check(item)) {
+        PyErr_SetString(PyExc_TypeError, "a sample is not a tuple");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(item, "iLnnnnKs#", &sample->descriptor, &sample->offset, &sample->length,
+                          &sample->start, &sample->id_at, &sample->scale_at, &sample->digest,
+                          &sample->id, &sample->id_length))
+        return -1;
+    left = sample->length - batch->size;
+    if (sample->start < 0 || sample->start > left || sample->id_at < 0 ||
+        sample->id_at > left - sample->id_length || sample->scale_at < 0 ||
+        sample->scale_at > left - batch->width) {
+        PyErr_Format(PyExc_ValueError, "sample %s: parts lie outside of its %zd bytes", sample->id,
+                     sample->length);
+        return -1;
+    }
+    return left;
+}
+
+static int take_samples(Batch *batch, PyObject *list)
+{
+    Py_ssize_t most = 0;
+    batch->count = PyList_GET_SIZE(list);
+    if (batch->count == 0)
+        return 0;
+    batch->size = batch->codes.len / batch->count;
+    batch->width = batch->scales.len / batch->count;
+    batch->samples = PyMem_Calloc((size_t)batch->count, sizeof(Sample));
+    batch->state = xxh3.create();
+    if (batch->samples == NULL || batch->state == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < batch->count; i++) {
+        Py_ssize_t left = take_sample(batch, &batch->samples[i], PyList_GET_ITEM(list, i));
+        if (left < 0)
+            return -1;
+        most = left > most ? left : most;
+    }
+    batch->rest = PyMem_Malloc((size_t)most + 1);
+    if (batch->rest == NULL)
+        PyErr_NoMemory();
+    return batch->rest == NULL ? -1 : 0;
+}
+
+static PyObject *seconds_of(const Batch *batch, Py_ssize_t num_read)
+{
+    PyObject *list = PyList_New(num_read);
+    for (Py_ssize_t i = 0; list != NULL && i < num_read; i++) {
+        PyObject *seconds = PyFloat_FromDouble(batch->samples[i].seconds);
+        if (seconds == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, seconds);
+    }
+    return list;
+}
+
+static PyObject *read_samples(PyObject *module, PyObject *arguments)
+{
+    Batch batch = {0};
+    PyObject *list, *result = NULL;
+    Py_ssize_t num_read = 0;
+    if (xxh3.create == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "read_samples before bind");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(arguments, "O!w*w*", &PyList_Type, &list, &batch.codes, &batch.scales))
+        return NULL;
+    if (take_samples(&batch, list) == 0) {
+        Py_BEGIN_ALLOW_THREADS
+        while (num_read < batch.count && is_read(&batch, num_read))
+            num_read++;
+        Py_END_ALLOW_THREADS
+        result = seconds_of(&batch, num_read);
+    }
+    if (batch.state != NULL)
+        xxh3.release(batch.state);
+    PyMem_Free(batch.rest);
+    PyMem_Free(batch.samples);
+    PyBuffer_Release(&batch.scales);
+    PyBuffer_Release(&batch.codes);
+    return result;
+}
+
+static PyObject *bind(PyObject *module, PyObject *path)
+{
+    const char *name = PyUnicode_AsUTF8(path);
+    void *library;
+    if (name == NULL)
+        return NULL;
+    library = dlopen(name, RTLD_NOW | RTLD_LOCAL); /* loaded already; kept for good */
+    if (library != NULL) {
+        *(void **)&xxh3.reset = dlsym(library, "XXH3_64bits_reset");
+        *(void **)&xxh3.update = dlsym(library, "XXH3_64bits_update_dispatch"); /* by the CPU */
+        if (xxh3.update == NULL)
+            *(void **)&xxh3.update = dlsym(library, "XXH3_64bits_update");
+        *(void **)&xxh3.digest = dlsym(library, "XXH3_64bits_digest");
+        *(void **)&xxh3.release = dlsym(library, "XXH3_freeState");
+        if (xxh3.reset && xxh3.update && xxh3.digest && xxh3.release)
+            *(void **)&xxh3.create = dlsym(library, "XXH3_createState");
+    }
+    return PyBool_FromLong(xxh3.create != NULL);
+}
+
+static PyMethodDef methods[] = {
+    {"bind", bind, METH_O, "Take XXH3 from a shared library; return whether it has it."},
+    {"read_samples", read_samples, METH_VARARGS,
+     "Read samples in turn until one is not as it should be; return the seconds each took."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "wsdata.loader._straight", .m_size = -1, .m_methods = methods};
+
+PyMODINIT_FUNC PyInit__straight(void)
+{
+    return PyModule_Create(&definition);
+}
