@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import os
 import weakref
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
 from wsdata.errors import CursorError
-from wsdata.loader.batch_reader import BatchReader, Skipped, tokens_of
+from wsdata.loader.batch_reader import BatchReader, tokens_of
 from wsdata.loader.batches import Batch, View, batch_body
 from wsdata.loader.cache import DEFAULT_MAX_BYTES, NodeCache
 from wsdata.loader.cached_store import CachedStore
@@ -40,8 +39,6 @@ from wsdata.loader.telemetry import Telemetry
 from wsdata.loader.version import OpenVersion, open_version
 from wsdata.shard.plan import StepPlan
 from wsdata.store import BlobStore, open_store
-
-MAX_SKIPPED_KEPT = 1000
 
 
 class PlanDataset(IterableDataset[dict[str, Any]]):
@@ -172,8 +169,6 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         self._consumed: Reports | None = None
         self._unpatched: dict[int, StepPlan] = {}
         self._swaps: list[int] = []  # the step that each swap takes effect at
-        self._skipped: deque[Skipped] = deque(maxlen=MAX_SKIPPED_KEPT)
-        self._num_skipped = 0
         self._process = os.getpid()
         self.telemetry = Telemetry()
 
@@ -294,8 +289,7 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
     def telemetry_report(self, step_s: float | None = None) -> dict[str, Any]:
         """Fetch times, stalls, cache hits, slots that a swap changed; see `Telemetry.report`."""
         body = self.telemetry.report(ring_depth=self._depth, step_s=step_s)
-        skipped = [slot._asdict() for slot in self._skipped]
-        return body | {"num_skipped": self._num_skipped, "skipped": skipped}
+        return body | self.telemetry.skips()
 
     def _open_segment(self, segment: Segment) -> tuple[StepPlan, Tokens]:
         opened = open_version(self._small, segment.version, seed=segment.seed)
@@ -329,12 +323,8 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
             num_threads=self._num_threads,
             depth=self._depth,
             telemetry=self.telemetry,
-            on_skipped=self._note_skipped,
+            on_skipped=self.telemetry.skipped,
         )
-
-    def _note_skipped(self, slots: Sequence[Skipped]) -> None:
-        self._num_skipped += len(slots)
-        self._skipped.extend(slots)
 
     def _replace(self, ring: Ring, share: Share, from_step: int) -> None:
         pieces = walk(self._run, share, start_step=self._next_step, end_step=self._end_step)

@@ -11,17 +11,22 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from wsdata.digest import canonical_json
 from wsdata.loader.histogram import PER_OCTAVE, Histogram, upper_s
 from wsdata.store import BlobStore
 
+if TYPE_CHECKING:
+    from wsdata.loader.batch_reader import Skipped
+
 TELEMETRY_PREFIX = "inbox/telemetry/"
 FORMAT = "telemetry-1"
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 _MAX_NOTED = 256  # reads that are noted before they are counted
+MAX_SKIPPED_KEPT = 1000
+_MAX_SKIPPED_TOLD = 16  # by a worker with each batch
 _MAX_WORKERS = 256  # worker processes that are kept apart: those before them are gone
 _MAX_NOTED_PLAINLY = 32  # of several reads each
 _COUNTS = {  # name in a report: what Prometheus says of it
@@ -52,6 +57,7 @@ class Telemetry:
         self._delivered_at: float | None = None
         self._counts: dict[str, float] = dict.fromkeys(_COUNTS, 0)
         self._noted: deque[tuple[float, int, bool, bool | None, int]] = deque()
+        self._num_skipped, self._skipped = 0, deque[dict[str, Any]](maxlen=MAX_SKIPPED_KEPT)
         self._workers: dict[str, tuple[int, bytes]] = {}  # by session, the newest last
         self._noted_plainly: deque[tuple[list[float], int]] = deque()
 
@@ -134,12 +140,35 @@ class Telemetry:
                 self._steps.add(max(0.0, now - self._delivered_at - waited_s))
             self._delivered_at = now
 
+    def skipped(self, slots: Sequence["Skipped"]) -> None:
+        """Note slots of a delivered batch that a swapped-in patch changed."""
+        with self._lock:
+            self._num_skipped += len(slots)
+            self._skipped.extend(slot._asdict() for slot in slots)
+
+    def skips(self) -> dict[str, Any]:
+        """How many slots a swap changed (``num_skipped``), and the newest (``skipped``)."""
+        with self._lock:
+            num, newest = self._num_skipped, list(self._skipped)
+            for _, told in self._workers.values():
+                body = json.loads(told)
+                num += body["num_skipped"]
+                newest += body["skipped"]
+        newest.sort(key=lambda slot: (slot["step"], slot["slot"]))
+        return {"num_skipped": num, "skipped": newest[-MAX_SKIPPED_KEPT:]}
+
     def told(self) -> bytes:
         """All that was fetched so far, for the rank's own process to `take`; some 1 KB."""
         with self._lock:
             self._count()
             counts = {n: count for n, count in self._counts.items() if n not in _OF_TRAINER}
-            body = {"session": self.session, "counts": counts, "fetches": self._fetches.to_json()}
+            body = {
+                "session": self.session,
+                "counts": counts,
+                "fetches": self._fetches.to_json(),
+                "num_skipped": self._num_skipped,
+                "skipped": list(self._skipped)[-_MAX_SKIPPED_TOLD:],
+            }
         return json.dumps(body).encode()
 
     def take(self, told: bytes) -> None:
@@ -159,6 +188,7 @@ class Telemetry:
             while len(self._workers) > _MAX_WORKERS:
                 _, over = self._workers.pop(next(iter(self._workers)))
                 _add_worker(over, self._counts, self._fetches)
+                self._num_skipped += json.loads(over)["num_skipped"]
         self.delivered(0.0, is_stall=False)
 
     def report(self, *, ring_depth: int, step_s: float | None = None) -> dict[str, Any]:

@@ -5,12 +5,15 @@ import json
 import numpy as np
 import polars as pl
 
-from wsdata.digest import sha256_bytes
+from wsdata.digest import canonical_json, sha256_bytes
 from wsdata.ids import make_clip_id, make_sample_id
 from wsdata.shard.format import Sample, encode_sample
 from wsdata.shard.latents import latent_shape
 from wsdata.shard.packs import build_pack, pack_key
+from wsdata.shard.plan_patch import apply_patch
 from wsdata.shard.plan_step import STEP as PLAN_STEP
+from wsdata.shard.plan_step import plan_key
+from wsdata.shard.publish import publish_dataset, read_dataset
 from wsdata.shard.quantize import dequantize, quantize
 from wsdata.shard.writer import write_shard
 from wsdata_tests.orders_support import order_of, put_rows, run_step
@@ -179,3 +182,14 @@ def _pack(entries, rows):
         ]
     )
     return build_pack(named, captions)
+
+
+def publish_patch(store, plan, name, excluded, from_step):
+    """Publish a patch of version v1, without a ledger; return its plan."""
+    patched = apply_patch(plan, excluded, from_step)
+    store.put(plan_key(patched.plan_id), canonical_json(patched.to_json()).encode())
+    pointer = read_dataset(store, "v1")
+    body = {key: pointer[key] for key in pointer if key not in ("format_version", "version")}
+    body |= {"plan_key": plan_key(patched.plan_id), "plan_id": patched.plan_id}
+    publish_dataset(store, name, body)
+    return patched

@@ -14,13 +14,15 @@ from wsdata.loader.dataset import PlanDataset
 from wsdata.loader.dequantize import dequantize
 from wsdata.loader.slabs import SlabPool
 from wsdata.loader.version import open_version
-from wsdata.shard.plan_patch import apply_patch, changed_slots
-from wsdata.shard.plan_step import plan_key
-from wsdata.shard.publish import publish_dataset, read_dataset
+from wsdata.shard.plan_patch import changed_slots
 from wsdata.store import FolderStore
-from wsdata_tests.loader.published import columns_of, latents_of, publish, sample_rows
-
-FORMATTED = ("format_version", "version")
+from wsdata_tests.loader.published import (
+    columns_of,
+    latents_of,
+    publish,
+    publish_patch,
+    sample_rows,
+)
 
 
 @pytest.fixture(scope="module")
@@ -274,15 +276,6 @@ def test_impossible_forms_say_so(version):
             dataset(store, **options)
 
 
-def _publish_patch(store, plan, name, excluded, from_step):
-    patched = apply_patch(plan, excluded, from_step)
-    store.put(plan_key(patched.plan_id), json.dumps(patched.to_json()).encode())
-    pointer = {k: v for k, v in read_dataset(store, "v1").items() if k not in FORMATTED}
-    body = {**pointer, "plan_key": plan_key(patched.plan_id), "plan_id": patched.plan_id}
-    publish_dataset(store, name, body)
-    return patched
-
-
 @pytest.mark.parametrize(("num_threads", "micro_batch"), [(0, None), (2, None), (2, 3)])
 def test_a_patch_is_swapped_in_under_way_and_what_it_changed_is_told(
     own_version, num_threads, micro_batch
@@ -292,7 +285,7 @@ def test_a_patch_is_swapped_in_under_way_and_what_it_changed_is_told(
     running = dataset(store, micro_batch=micro_batch, **options)
     plan = running.plan
     bad = sorted({sample.sample_id for sample in plan.samples(9)})[:2]
-    patched = _publish_patch(store, plan, "v1.1", bad, 8)
+    patched = publish_patch(store, plan, "v1.1", bad, 8)
     got = []
     for batch in running:
         got.append(batch)
@@ -317,7 +310,7 @@ def test_a_patch_of_what_was_delivered_or_of_another_version_is_not_swapped_in(o
     store, _ = own_version
     running = dataset(store, micro_batch=1)
     bad = sorted({sample.sample_id for sample in running.plan.samples(9)})[:2]
-    _publish_patch(store, running.plan, "v1.1", bad, 4)
+    publish_patch(store, running.plan, "v1.1", bad, 4)
     batches = iter(running)
     while next(batches)["step"] < 4:
         pass

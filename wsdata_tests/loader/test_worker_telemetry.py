@@ -8,8 +8,9 @@ from torch.utils.data import DataLoader
 from wsdata.loader.dataset import PlanDataset
 from wsdata.loader.rank_reports import RunReports, parse_rank_report
 from wsdata.loader.telemetry import Telemetry, merge
+from wsdata.shard.plan_patch import changed_slots
 from wsdata.store import FolderStore
-from wsdata_tests.loader.published import publish
+from wsdata_tests.loader.published import publish, publish_patch
 
 FETCHED = ("num_samples", "num_bytes", "num_reread", "num_retries", "num_cache_misses")
 
@@ -50,6 +51,29 @@ def test_workers_of_many_passes_are_summed_up():
     report = rank.report(ring_depth=1)
     assert (report["num_samples"], report["num_cache_hits"], report["num_batches"]) == (300,) * 3
     assert sum(report["fetches"]["counts"].values()) == 300
+
+
+def test_what_a_swap_changed_is_counted_where_workers_read(tmp_path):
+    store = FolderStore(tmp_path)
+    publish(store)
+    data = PlanDataset(version="v1", store=store, num_steps=20)
+    plan = data.plan
+    bad = sorted({sample.sample_id for sample in plan.samples(9)})[:2]
+    publish_patch(store, plan, "v1.1", bad, 4)
+    for batch in DataLoader(data, batch_size=None, num_workers=2):
+        data.consumed(batch)
+        if batch["step"] == 3:
+            break
+    data.swap_to("v1.1")
+    for batch in DataLoader(data, batch_size=None, num_workers=2):
+        data.consumed(batch)
+    patched = PlanDataset(version="v1.1", store=store).plan
+    changed = changed_slots(plan, patched, 20)
+    told = data.telemetry_report()
+    assert told["num_skipped"] == len(changed) > 0
+    assert [(s["step"], s["slot"], s["before"], s["after"]) for s in told["skipped"]] == [
+        (slot.step, slot.slot, slot.before, slot.after) for slot in changed
+    ]
 
 
 @pytest.mark.parametrize(
