@@ -11,6 +11,11 @@ DATASET, RANKS, CURSOR = (
     "loader/test_ranks.py",
     "loader/test_cursor.py",
 )
+PINS, FSCK, ABSENCE = (
+    "lifecycle/test_pins.py",
+    "lifecycle/test_fsck.py",
+    "lifecycle/test_version_absence.py",
+)
 PLAN, INDEX = "shard/test_plan.py", "shard/test_training_index.py"
 
 TABLE = {
@@ -40,6 +45,12 @@ TABLE = {
         (DATASET, "test_shard_cut_short_names_clip_shard_and_offset"),
         (DATASET, "test_rotten_cached_copy_is_healed_from_the_store"),
         (DAYS, "test_l5_a_pinned_shard_is_not_deleted_and_a_deleted_one_says_whose_it_was"),
+        (PINS, "test_a_patch_is_pinned_when_it_is_made_and_holds_its_base"),
+    ],
+    "L5 deleted pointer or plan": [
+        (ABSENCE, "test_a_store_alone_says_what_it_shows"),
+        (ABSENCE, "test_the_catalog_says_whether_a_version_was_published_and_how_it_comes_back"),
+        (FSCK, "test_lost_patches_are_published_again_from_the_catalog_whatever_of_them_is_left"),
     ],
     "L6 empty files taken for good, races": [
         (CACHE, "test_l6_eight_processes_that_want_one_range_do_one_read"),
