@@ -97,7 +97,7 @@ def pin_of_patch(
         "base": base_of(version),
     }
     name = version
-    while "patch" in (each := stated[name]):
+    while "patch" in (each := stated.get(name, {})):
         keys |= {dataset_key(name), plan_key(each["patch"]["plan_id"])}
         name = each["parent"]
     if body["base"] not in _last_keys(ledger):
