@@ -11,6 +11,8 @@ Prints JSON. Every measurement is a process of its own, on one core. `--large` a
 - replay: the same step from a seeded sampler, by replaying all epochs up to it, and by
   shuffling the step's own epoch alone.
 - write: samples per second, and memory, of writing the index.
+- step: time and memory of the whole step that plans and publishes, at several numbers of samples;
+  `--only step` measures it alone.
 """
 
 import argparse
@@ -37,6 +39,7 @@ NUM_ASKED = 1000
 NUM_EXCLUDED = 1_000_000
 REPLAYED = 1_000_000
 WRITTEN = 300_000
+STEP_SIZES = [10**5, 10**6, 3 * 10**6]
 
 
 def pss_bytes() -> int:
@@ -165,11 +168,43 @@ def measure_write(_: argparse.Namespace) -> dict[str, Any]:
     return told
 
 
+def measure_step(args: argparse.Namespace) -> dict[str, Any]:
+    """Run the step that plans and publishes a version, over tables that are there."""
+    from benchmarks.plan_step_made import PARAMS
+    from wsdata.records import ObjectRef
+    from wsdata.shard.plan_step import STEP
+    from wsdata.store import FolderStore
+    from wsdata_tests.orders_support import order_of, run_step
+
+    store = FolderStore(Path(args.store))
+    refs = [ObjectRef(**ref) for ref in json.loads((store.root / "refs.json").read_text())]
+    told: dict[str, Any] = {"num_samples": args.samples, "imports_mb": pss_bytes() / 1e6}
+    order = order_of(STEP, "v1", {ref.table: [ref] for ref in refs}, params=PARAMS)
+    with timed(told, "step_s"):
+        run_step(STEP, order, store)
+    told["samples_per_s"] = args.samples / told["step_s"]
+    told["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return told
+
+
+def measure_tables(args: argparse.Namespace) -> dict[str, Any]:
+    """Write the tables that `measure_step` reads."""
+    from dataclasses import asdict
+
+    from benchmarks.plan_step_made import put_tables
+
+    refs = put_tables(Path(args.store), args.samples)
+    (Path(args.store) / "refs.json").write_text(json.dumps([asdict(ref) for ref in refs]))
+    return {}
+
+
 PARTS = {
     "plan": measure_plan,
     "rank": measure_rank,
     "replay": measure_replay,
     "write": measure_write,
+    "tables": measure_tables,
+    "step": measure_step,
 }
 
 
@@ -204,6 +239,19 @@ def measure_ranks(sizes: list[int]) -> list[dict[str, Any]]:
     return found
 
 
+def measure_steps(sizes: list[int]) -> list[dict[str, Any]]:
+    """Plan versions of some sizes, one after the other."""
+    found: list[dict[str, Any]] = []
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            measured("tables", store=folder, samples=size)
+            found.append(measured("step", store=folder, samples=size))
+    first, last = found[0], found[-1]
+    grown = last["peak_mb"] - first["peak_mb"]
+    last["grown_bytes_a_sample"] = 1e6 * grown / (last["num_samples"] - first["num_samples"])
+    return found
+
+
 def main() -> None:
     """Measure all, and print what was found."""
     parser = argparse.ArgumentParser()
@@ -212,7 +260,11 @@ def main() -> None:
     parser.add_argument("--store", default="")
     parser.add_argument("--samples", type=int, default=0)
     parser.add_argument("--step", type=int, default=0)
+    parser.add_argument("--only", choices=["step"])
     args = parser.parse_args()
+    if args.only:
+        print(json.dumps(measure_steps(STEP_SIZES), indent=2))
+        return
     if args.part:
         print(json.dumps(PARTS[args.part](args)))
         return
@@ -227,6 +279,7 @@ def main() -> None:
         "replay_over_open_and_seek": {s: r["replay_s"] / seek[s] for s, r in replay.items()},
         "one_epoch_over_open_and_seek": {s: r["one_epoch_s"] / seek[s] for s, r in replay.items()},
         "write": measured("write"),
+        "step": measure_steps(STEP_SIZES),
         "versions": {name: version(name) for name in ("numpy", "polars", "torch")},
     }
     print(json.dumps(body, indent=2))

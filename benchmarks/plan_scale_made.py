@@ -91,6 +91,9 @@ def _tokens(bucket: str) -> int:
     return ((int(frames) - 1) // 4 + 1) * (width // 16) * (height // 16)
 
 
+TOKENS = {bucket: _tokens(bucket) for bucket in BUCKETS}
+
+
 def compile_plan(index: Any, *, num_steps: int = 2_000_000) -> StepPlan:
     """Compile a plan of 40 pools and two phases."""
     weights = {"crawl": 0.5, "licensed": 0.2, "motion": 0.15, "synthetic": 0.05, "sound": 0.1}
