@@ -187,7 +187,10 @@ class PlanDataset(IterableDataset[dict[str, Any]]):
         ring = self._ring(share)
         try:
             for batch in ring:
-                yield {**self._to_torch(batch), "telemetry": self.telemetry.told()}
+                yield {
+                    **self._to_torch(batch),
+                    "telemetry": self.telemetry.told(worker.num_workers),
+                }
         finally:
             ring.close()
 

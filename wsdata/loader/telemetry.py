@@ -157,13 +157,18 @@ class Telemetry:
         newest.sort(key=lambda slot: (slot["step"], slot["slot"]))
         return {"num_skipped": num, "skipped": newest[-MAX_SKIPPED_KEPT:]}
 
-    def told(self) -> bytes:
-        """All that was fetched so far, for the rank's own process to `take`; some 1 KB."""
+    def told(self, num_workers: int) -> bytes:
+        """All that was fetched so far, for the rank's own process to `take`; some 1 KB.
+
+        Args:
+            num_workers: Worker processes of the rank, each of which reads ahead.
+        """
         with self._lock:
             self._count()
             counts = {n: count for n, count in self._counts.items() if n not in _OF_TRAINER}
             body = {
                 "session": self.session,
+                "num_workers": num_workers,
                 "counts": counts,
                 "fetches": self._fetches.to_json(),
                 "num_skipped": self._num_skipped,
@@ -195,9 +200,10 @@ class Telemetry:
         """Summarise, as JSON.
 
         Args:
-            ring_depth: Batches that are read ahead.
+            ring_depth: Batches that are read ahead, by each worker where there are some.
             step_s: Seconds of one training step; measured between deliveries without it.
         """
+        num_workers = 1
         with self._lock:
             self._count()
             fetches, steps = Histogram(), Histogram()
@@ -205,15 +211,18 @@ class Telemetry:
             steps.merge(self._steps)
             counts = dict(self._counts)
             for _, told in self._workers.values():
-                _add_worker(told, counts, fetches)
-        return _summary(counts, fetches, steps, ring_depth=ring_depth, step_s=step_s)
+                num_workers = _add_worker(told, counts, fetches)
+        depth = ring_depth * num_workers  # of the newest pass
+        return _summary(counts, fetches, steps, ring_depth=depth, step_s=step_s)
 
 
-def _add_worker(told: bytes, counts: dict[str, float], fetches: Histogram) -> None:
+def _add_worker(told: bytes, counts: dict[str, float], fetches: Histogram) -> int:
+    """Add what a worker told; return how many workers its rank had."""
     body = json.loads(told)
     for name, count in body["counts"].items():
         counts[name] += count
     fetches.merge(Histogram.from_json(body["fetches"]))
+    return body["num_workers"]
 
 
 def _summary(

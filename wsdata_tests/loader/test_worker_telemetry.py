@@ -29,8 +29,8 @@ def test_fetches_of_workers_add_up_to_those_of_one_rank():
     rank, alone = Telemetry(), worker([each for part in parts for each in part])
     for part in parts:
         told = worker(part)
-        early, _ = told.told(), told.fetched(0.5, 7)
-        rank.take(told.told())
+        early, _ = told.told(3), told.fetched(0.5, 7)
+        rank.take(told.told(3))
         rank.take(early)  # of what a worker told the most counts, whatever comes last
     report = rank.report(ring_depth=2)
     for _ in parts:
@@ -41,13 +41,14 @@ def test_fetches_of_workers_add_up_to_those_of_one_rank():
     assert (report["num_hedges"], report["num_hedges_won"]) == (3, 3)
     assert (report["num_batches"], report["num_stalls"], report["stalled_s"]) == (6, 0, 0.0)
     assert sum(report["steps"]["counts"].values()) == 5, "from one batch to the next"
+    assert report["ring_depth"] == 6, "each worker reads ahead"
     assert merge([report, report])["num_samples"] == 2 * wanted["num_samples"]
 
 
 def test_workers_of_many_passes_are_summed_up():
     rank = Telemetry()
     for _ in range(300):
-        rank.take(worker([0.02]).told())
+        rank.take(worker([0.02]).told(2))
     report = rank.report(ring_depth=1)
     assert (report["num_samples"], report["num_cache_hits"], report["num_batches"]) == (300,) * 3
     assert sum(report["fetches"]["counts"].values()) == 300
@@ -99,6 +100,7 @@ def test_a_rank_tells_what_its_workers_fetched(tmp_path, start):
     assert sum(report["fetches"]["counts"].values()) == report["num_samples"]
     assert report["fetch_p999_s"] > 0
     assert report["is_too_slow"] is False
+    assert (report["ring_depth"], wanted["ring_depth"]) == (4, 2)
     del data, loader, batch
     gc.collect()
     kept = RunReports()
