@@ -1,4 +1,4 @@
-"""What a training host must install: the loader brings in no orchestrator and no codec."""
+"""What a training host must install: the loader brings in no orchestrator, codec or Arrow."""
 
 import re
 import subprocess
@@ -9,7 +9,8 @@ import pytest
 
 import wsdata.loader
 
-FORBIDDEN = ("dagster", "av", "cv2", "scenedetect", "vllm", "faiss", "onnxruntime", "boto3")
+FORBIDDEN = ("dagster", "av", "cv2", "scenedetect", "vllm", "faiss", "onnxruntime", "boto3",
+             "pyarrow")  # fmt: skip
 
 
 @pytest.mark.parametrize(
