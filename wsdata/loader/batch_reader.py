@@ -176,12 +176,19 @@ class BatchReader:
                 and steps that the sample is served in.
             ObjectMissing: A shard or a caption pack is not in the store.
         """
-        num_read = start + self._fill_straight(work, start, stop)
+        end = start  # of what was read the short way
+        captions = self._captions.read_straight(work.placements[start:stop])
         for index in range(start, stop):
             try:
-                if index >= num_read:
+                if index >= end:
+                    end = index + self._fill_straight(work, index, stop)
+                if index >= end:
                     self._fill_one(work, index)
-                self._fill_caption(work, index)
+                if index - start < len(captions):
+                    told = captions[index - start]
+                else:
+                    told = self._captions.read(work.placements[index])
+                self._choose_caption(work, index, told)
             except WsdataError as error:
                 self._explain(error, work, index)
                 raise
@@ -208,9 +215,8 @@ class BatchReader:
         for name, array in columns.items():
             batch.columns[name][index] = array
 
-    def _fill_caption(self, work: Work, index: int) -> None:
-        batch, placement = work.batch, work.placements[index]
-        captions = self._captions.read(placement)
+    def _choose_caption(self, work: Work, index: int, captions: Mapping[str, str]) -> None:
+        batch = work.batch
         if captions:
             piece = batch.piece
             variant = choose_variant(

@@ -116,6 +116,26 @@ class NodeCache:
                 self._log.append(tag, buffers)
             return outcome
 
+    @contextlib.contextmanager
+    def held(self, ranges: Sequence[tuple[str, int, int]]) -> Iterator[list[tuple[int, int]]]:
+        """Hold open the files that ranges lie in; yield each one's descriptor and offset there.
+
+        Args:
+            ranges: Key of the object, offset and length of each.
+
+        Yields:
+            Of the first ones, until one that is to be fetched, or kept anew by `read_into`. What
+            lies there is not known to be the range before it was checked.
+
+        Raises:
+            OSError: The segment of one of them has gone.
+        """
+        if self._log is None:
+            yield []
+            return
+        with self._log.held([_tag(*each) for each in ranges]) as found:
+            yield found
+
     def replace(self, key: str, offset: int, buffers: Sequence[memoryview]) -> None:
         """Keep a range in the place of what lies there under its name."""
         if self._log is not None:

@@ -135,6 +135,25 @@ class SegmentLog:
             return None
         return place if found == length else None
 
+    @contextlib.contextmanager
+    def held(self, tags: Sequence[bytes]) -> Iterator[list[tuple[int, int]]]:
+        """Hold open the segments that ranges lie in, of the first ones that are here and not old.
+
+        Yields:
+            Descriptor and offset of each.
+
+        Raises:
+            OSError: A segment has gone.
+        """
+        places: list[Place] = []
+        for tag in tags:
+            place = self.find(tag)
+            if place is None or self.is_old(place):
+                break
+            places.append(place)
+        with self._files.held([self._path(place.segment) for place in places]) as descriptors:
+            yield [(file, place.offset) for file, place in zip(descriptors, places, strict=True)]
+
     def find(self, tag: bytes) -> Place | None:
         """Where a range lies, as far as the index knows."""
         bucket = os.pread(self._index, _BUCKET_BYTES, self._bucket_at(tag))

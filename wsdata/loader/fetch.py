@@ -7,7 +7,7 @@ missing or out of reach is an error that says for whom it was wanted.
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
@@ -33,9 +33,6 @@ class Fetcher:
         cache: The node's, or None.
         telemetry: Told of every fetch.
         hedging: When a second request is sent; None is what suits the store.
-
-    Attributes:
-        folder: The store, where its files may be read with nothing in between; else None.
     """
 
     def __init__(
@@ -56,7 +53,40 @@ class Fetcher:
         self._is_plain = cache is None and not (self._reads.is_remote or self._reads.may_race)
         # of a class derived from it, reads may be more than reads of its files
         is_folder = self._is_plain and type(store) is FolderStore
-        self.folder = cast("FolderStore", store) if is_folder else None
+        self._folder = cast("FolderStore", store) if is_folder else None
+
+    @contextlib.contextmanager
+    def held(self, ranges: Sequence[tuple[str, int, int]]) -> Iterator[list[tuple[int, int]]]:
+        """Hold open the files that ranges lie in, and yield each one's descriptor and offset there.
+
+        For those who read and check files themselves, and come back here when anything is amiss.
+
+        Args:
+            ranges: Key of the object, offset and length of each.
+
+        Yields:
+            Of the first ones, as far as all of them lie in a plain folder or in the node's cache;
+            none where the store is to be asked.
+        """
+        with contextlib.ExitStack() as stack:
+            found: list[tuple[int, int]] = []
+            with contextlib.suppress(OSError):
+                if self._folder is not None:
+                    keys = [key for key, _, _ in ranges]
+                    descriptors = stack.enter_context(self._folder.held(keys))
+                    found = [
+                        (file, at) for file, (_, at, _) in zip(descriptors, ranges, strict=True)
+                    ]
+                elif self.cache is not None:
+                    found = stack.enter_context(self.cache.held(ranges))
+            yield found
+
+    def read_straight(self, seconds: list[float], num_bytes: int) -> None:
+        """Note that ranges which were held were read and right; see `Telemetry.fetched_plainly`."""
+        is_hit = None if self._folder is not None else True
+        self.telemetry.fetched_plainly(seconds, num_bytes, is_hit=is_hit)
+        if is_hit and self.cache is not None:
+            self.cache.num_hits += len(seconds)
 
     def read_into(
         self,

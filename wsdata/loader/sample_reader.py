@@ -83,10 +83,10 @@ class SampleReader:
     def read_straight(
         self, placements: Sequence[Placement], frames: range, codes: memoryview, scales: memoryview
     ) -> int:
-        """Read whole samples out of files of a plain folder, while nothing is out of order.
+        """Read whole samples out of files, a plain folder's or the cache's, while all is in order.
 
-        The short way, for what is nearly always so. `read` is for the rest: it tries again, and
-        tells what is wrong.
+        The short way, for what is nearly always so. `read` is for the rest: it fetches, tries
+        again, and tells what is wrong.
 
         Args:
             placements: The samples; all have latents of one shape.
@@ -97,21 +97,21 @@ class SampleReader:
         Returns:
             How many were read; where it is not all, `read` is to read the next one.
         """
-        folder = self._fetcher.folder
-        if folder is None or len(frames) < placements[0].latent_shape[0]:
+        if len(frames) < placements[0].latent_shape[0]:
             return 0
         size = len(codes) // len(placements)
         layouts = [self._layout(placement, frames) for placement in placements]
         if any(layout.size != size for layout in layouts):
             return 0
-        try:
-            with folder.held([placement.shard_key for placement in placements]) as descriptors:
-                asked = list(map(_asked, descriptors, placements, layouts))
-                seconds = read_samples(asked, codes, scales)
-        except OSError:
-            return 0
-        num_bytes = sum([each.length for each in asked[: len(seconds)]])
-        self._fetcher.telemetry.fetched_plainly(seconds, num_bytes)
+        width = len(scales) // len(placements)
+        ranges = [(each.shard_key, each.offset, each.length) for each in placements]
+        with self._fetcher.held(ranges) as places:
+            asked = list(map(_asked, places, placements, layouts))
+            if not asked:
+                return 0
+            count = len(asked)
+            seconds = read_samples(asked, codes[: count * size], scales[: count * width])
+        self._fetcher.read_straight(seconds, sum([each.length for each in asked[: len(seconds)]]))
         return len(seconds)
 
     def latents(self, placement: Placement) -> NDArray[np.float32]:
@@ -235,10 +235,11 @@ _EMPTY: dict[str, NDArray[Any]] = {
 }
 
 
-def _asked(descriptor: int, placement: Placement, layout: _Layout) -> Asked:
+def _asked(place: tuple[int, int], placement: Placement, layout: _Layout) -> Asked:
+    descriptor, offset = place
     return Asked(
         descriptor,
-        placement.offset,
+        offset,
         placement.length,
         layout.start,
         layout.sample_id.start,

@@ -6,7 +6,7 @@ Where it was not built, `sample_reader` reads them one by one, which gives the s
 """
 
 import functools
-from collections.abc import Callable
+from types import ModuleType
 from typing import NamedTuple
 
 import xxhash
@@ -34,6 +34,15 @@ class Asked(NamedTuple):
     sample_id: str
 
 
+class Range(NamedTuple):
+    """Bytes that are wanted: of a file, from `offset` on; `xxh3` is their digest, 64 bits."""
+
+    descriptor: int
+    offset: int
+    length: int
+    xxh3: int
+
+
 def read_samples(samples: list[Asked], codes: memoryview, scales: memoryview) -> list[float]:
     """Read samples in turn until one is not as it should be: short, of another digest or id.
 
@@ -48,8 +57,21 @@ def read_samples(samples: list[Asked], codes: memoryview, scales: memoryview) ->
     Raises:
         ValueError: Parts of a sample lie outside of it.
     """
-    read = _compiled()
-    return read(samples, codes, scales) if read is not None else []
+    module = _compiled()
+    return module.read_samples(samples, codes, scales) if module is not None else []
+
+
+def read_ranges(ranges: list[Range]) -> list[tuple[bytes, float]]:
+    """Read ranges in turn until one is short or of another digest.
+
+    Returns:
+        Bytes, and the seconds it took, of each that was read; none without the compiled module.
+
+    Raises:
+        ValueError: A negative length.
+    """
+    module = _compiled()
+    return module.read_ranges(ranges) if module is not None else []
 
 
 def is_compiled() -> bool:
@@ -58,11 +80,11 @@ def is_compiled() -> bool:
 
 
 @functools.cache
-def _compiled() -> Callable[[list[Asked], memoryview, memoryview], list[float]] | None:
+def _compiled() -> ModuleType | None:
     try:
         from wsdata.loader import _straight
     except ImportError:
         return None
     # The extension module of `xxhash` exports the library that it is made of.
     library: str = xxhash._xxhash.__file__  # pyright: ignore[reportAttributeAccessIssue]
-    return _straight.read_samples if _straight.bind(library) else None
+    return _straight if _straight.bind(library) else None

@@ -59,7 +59,7 @@ class Telemetry:
         self._noted: deque[tuple[float, int, bool, bool | None, int]] = deque()
         self._num_skipped, self._skipped = 0, deque[dict[str, Any]](maxlen=MAX_SKIPPED_KEPT)
         self._workers: dict[str, tuple[int, bytes]] = {}  # by session, the newest last
-        self._noted_plainly: deque[tuple[list[float], int]] = deque()
+        self._noted_plainly: deque[tuple[list[float], int, bool | None]] = deque()
 
     def fetched(
         self,
@@ -84,14 +84,17 @@ class Telemetry:
             with self._lock:
                 self._count()
 
-    def fetched_plainly(self, seconds: list[float], num_bytes: int) -> None:
-        """Note ranges that were right at the first attempt, without a cache.
+    def fetched_plainly(
+        self, seconds: list[float], num_bytes: int, *, is_hit: bool | None = None
+    ) -> None:
+        """Note ranges that were right at the first attempt.
 
         Args:
             seconds: Of each.
             num_bytes: Of all together.
+            is_hit: Whether the node's cache had them; None without a cache.
         """
-        self._noted_plainly.append((seconds, num_bytes))
+        self._noted_plainly.append((seconds, num_bytes, is_hit))
         if len(self._noted_plainly) >= _MAX_NOTED_PLAINLY:
             with self._lock:
                 self._count()
@@ -110,9 +113,12 @@ class Telemetry:
                 counts["num_cache_hits" if is_hit else "num_cache_misses"] += 1
         several: list[float] = []
         while self._noted_plainly:
-            seconds_of_each, num_bytes = self._noted_plainly.popleft()
+            seconds_of_each, num_bytes, is_hit = self._noted_plainly.popleft()
             several += seconds_of_each
             counts["num_bytes"] += num_bytes
+            if is_hit is not None:
+                name = "num_cache_hits" if is_hit else "num_cache_misses"
+                counts[name] += len(seconds_of_each)
         counts["num_samples"] += len(several)
         self._fetches.add_all(several)
 

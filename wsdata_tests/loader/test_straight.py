@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import wsdata.loader
 from wsdata.errors import WsdataError
-from wsdata.loader import _straight, sample_reader, straight
+from wsdata.loader import _straight, caption_reader, sample_reader, straight
 from wsdata.loader.dataset import PlanDataset
-from wsdata.loader.straight import Asked, is_compiled, read_samples
+from wsdata.loader.straight import Asked, Range, is_compiled, read_ranges, read_samples
 from wsdata.store import FolderStore
 from wsdata_tests.loader.published import publish
 
@@ -120,6 +120,30 @@ def test_what_cannot_be_read_is_not_read_and_nothing_is_kept(tmp_path):
     codes += b"x"  # nobody holds its memory
 
 
+@pytest.mark.parametrize("harm", ["", "flip", "cut", "digest"])
+def test_ranges_are_read_until_the_first_that_is_not_as_recorded(tmp_path, harm):
+    rng = np.random.default_rng(5)
+    data, path = rng.bytes(9000), tmp_path / "pack"
+    spans = [(0, 0), (10, 0), (7, 300), (300, 1), (0, 9000), (4000, 900), (6000, 3000)]
+    asked = [Range(-1, at, n, xxhash.xxh3_64_intdigest(data[at : at + n])) for at, n in spans]
+    harmed_data = {"flip": data[:4444] + b"~" + data[4445:], "cut": data[:8999]}.get(harm, data)
+    if harm == "digest":
+        asked[5] = asked[5]._replace(xxh3=0)
+    path.write_bytes(harmed_data)
+    with path.open("rb") as file:
+        found = read_ranges([each._replace(descriptor=file.fileno()) for each in asked])
+    good = {"": 7, "digest": 5}.get(harm, 4)
+    assert [told for told, _ in found] == [data[at : at + n] for at, n in spans[:good]]
+    assert all(seconds >= 0 for _, seconds in found)
+    assert read_ranges(asked[2:]) == [], "no such file"
+    with pytest.raises(ValueError, match="range of -1 bytes"):
+        read_ranges([asked[0]._replace(length=-1)])
+    with pytest.raises(TypeError):
+        _straight.read_ranges([(1, 2)])
+    with pytest.raises(TypeError):
+        _straight.read_ranges(tuple(asked))
+
+
 def outcome(store, **options):
     """What a trainer sees: batches, and the error that ends them."""
     seen = []
@@ -127,11 +151,13 @@ def outcome(store, **options):
     try:
         for batch in dataset:
             latents, scales = batch["latents"].numpy().tobytes(), batch["scales"].numpy().tobytes()
-            seen.append((batch["step"], batch["sample_ids"], latents, scales))
+            captions = [batch["captions"], batch["variants"]]
+            seen.append((batch["step"], batch["sample_ids"], latents, scales, captions))
     except WsdataError as error:
         seen.append((type(error), str(error), getattr(error, "__notes__", [])))
     report = dataset.telemetry_report()
-    return seen, [report["num_samples"], report["num_bytes"], report["num_reread"]]
+    names = ("num_samples", "num_bytes", "num_reread", "num_cache_hits", "num_cache_misses")
+    return seen, [report[name] for name in names]
 
 
 def harmed(store, index, harm):
@@ -139,7 +165,11 @@ def harmed(store, index, harm):
     row = index[step[2]]
     path = store.path_of(row["shard_key"])
     data = bytearray(path.read_bytes())
-    if harm == "flip":
+    if harm == "pack":
+        path = store.path_of(row["caption_pack_key"])
+        data = bytearray(path.read_bytes())
+        data[row["caption_offset"] + 20] ^= 4
+    elif harm == "flip":
         data[row["offset"] + row["length"] // 2] ^= 4
     elif harm == "head":
         data[row["offset"] + 3] ^= 4
@@ -150,9 +180,11 @@ def harmed(store, index, harm):
         path.write_bytes(data)
 
 
-@pytest.mark.parametrize("harm", ["", "flip", "head", "cut", "gone"])
-@pytest.mark.parametrize("num_threads", [0, 2])
-def test_with_it_and_without_it_a_trainer_sees_the_same(tmp_path, monkeypatch, harm, num_threads):
+@pytest.mark.parametrize("harm", ["", "flip", "head", "cut", "gone", "pack"])
+@pytest.mark.parametrize(("num_threads", "is_cached"), [(0, False), (2, False), (0, True)])
+def test_with_it_and_without_it_a_trainer_sees_the_same(
+    tmp_path, monkeypatch, harm, num_threads, is_cached
+):
     store = FolderStore(tmp_path / "store")
     index, _ = publish(store)
     if harm:
@@ -164,18 +196,30 @@ def test_with_it_and_without_it_a_trainer_sees_the_same(tmp_path, monkeypatch, h
         asked_of.append((len(samples), len(seconds)))
         return seconds
 
+    def served(name):
+        cached = {"cache_dir": tmp_path / name} if is_cached else {}
+        first = outcome(store, num_threads=num_threads, num_steps=20, **cached)
+        return [
+            first,
+            *(outcome(store, num_threads=num_threads, num_steps=20, **cached),) * is_cached,
+        ]
+
     monkeypatch.setattr(sample_reader, "read_samples", noting)
-    short = outcome(store, num_threads=num_threads, num_steps=20)
+    short = served("short")
     assert sum(done for _, done in asked_of) > 0, "the short way was gone"
-    assert bool(harm in {"flip", "head", "cut"}) == any(done < asked for asked, done in asked_of)
+    if not is_cached:  # wrong bytes are never kept in a cache
+        is_wrong = harm in {"flip", "head", "cut"}
+        assert is_wrong == any(done < asked for asked, done in asked_of)
     monkeypatch.setattr(sample_reader, "read_samples", lambda *_: [])
-    long = outcome(store, num_threads=num_threads, num_steps=20)
-    if num_threads:  # which of a batch's samples is told of is a matter of who was faster
-        assert [each[0] for each in short[0]] == [each[0] for each in long[0]]
-    else:
-        assert short[0] == long[0]
-    if not harm:
-        assert short[1] == long[1], "telemetry counts the same"
+    monkeypatch.setattr(caption_reader, "read_ranges", lambda *_: [])
+    long = served("long")
+    for mine, other in zip(short, long, strict=True):
+        if num_threads:  # which of a batch's samples is told of is a matter of who was faster
+            assert [each[0] for each in mine[0]] == [each[0] for each in other[0]]
+        else:
+            assert mine[0] == other[0]
+        if not harm:
+            assert mine[1] == other[1], "telemetry counts the same"
 
 
 def test_a_host_without_the_compiled_module_reads_the_long_way(tmp_path, monkeypatch):
