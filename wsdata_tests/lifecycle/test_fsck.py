@@ -11,7 +11,7 @@ from wsdata.lifecycle.patch import patch_version
 from wsdata.lifecycle.patch_mend import mend_patch, mend_patches, objects_of_patches
 from wsdata.lifecycle.snapshot import STEP as SNAPSHOT
 from wsdata.records import Fact
-from wsdata.store import open_store
+from wsdata.store import FolderStore, open_store
 from wsdata_tests.lifecycle.fabricated import A, B, asset_id, clip_id, sample_ids
 
 
@@ -239,3 +239,35 @@ def test_only_patches_are_made_again_so(home, patched):
         mend_patch(home.ledger, home.store, "v1")
     with pytest.raises(CatalogError, match=r"no dataset version 'v1\.3'"):
         mend_patch(home.ledger, home.store, "v1.3")
+
+
+class Dying(FolderStore):
+    """Ends the process, as it were, instead of its n-th change."""
+
+    def __init__(self, root, num_left):
+        super().__init__(root)
+        self.num_left = num_left
+
+    def _change(self):
+        if not self.num_left:
+            raise KeyboardInterrupt
+        self.num_left -= 1
+
+    def put(self, key, data):
+        self._change()
+        return super().put(key, data)
+
+    def delete(self, key):
+        self._change()
+        super().delete(key)
+
+
+def test_a_mending_that_ends_anywhere_is_finished_by_the_next(home, patched):
+    for num_changes in range(4):
+        for key, data in patched.good.items():
+            _replace(home, key, data[:-1])
+        with pytest.raises(KeyboardInterrupt):
+            mend_patch(home.ledger, Dying(home.store.root, num_changes), "v1.2")
+        assert mend_patch(home.ledger, home.store, "v1.2")
+        assert patched.is_whole()
+    assert mend_patch(home.ledger, Dying(home.store.root, 0), "v1.2") == []
