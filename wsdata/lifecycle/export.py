@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import io
 import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -196,7 +197,7 @@ def _export_id(ledger: Ledger, spec: dict[str, Any], body: dict[str, Any]) -> st
 
 
 class _Words:
-    """Captions of samples, out of the packs beside their shards.
+    """Captions of samples, out of the packs beside their shards; safe to use from threads.
 
     Whoever goes through shards reads whole packs; in the plan's order each is from another one.
     """
@@ -204,6 +205,7 @@ class _Words:
     def __init__(self, store: BlobStore, *, is_by_shard: bool) -> None:
         self._store, self._is_by_shard = store, is_by_shard
         self._pack = functools.lru_cache(MAX_OPEN_PACKS)(self._read_pack)
+        self._lock = threading.Lock()  # so that a pack is read once
         self._reader = CaptionReader(Fetcher(store))
 
     def of(self, placement: Placement) -> dict[str, str]:
@@ -213,7 +215,8 @@ class _Words:
             return {}
         if not self._is_by_shard:
             return self._reader.read(placement)
-        records = self._pack(key)
+        with self._lock:
+            records = self._pack(key)
         if row >= len(records) or records[row].sample_id != placement.sample_id:
             raise IntegrityError(
                 f"caption pack {key}: row {row} is not of sample {placement.sample_id}: run "
@@ -341,25 +344,22 @@ class _Writer:
 
     def _read(self, items: list[Item]) -> Iterator[Exported]:
         """Read samples in their order, some ahead of their use."""
-        waiting: deque[tuple[Item, Future[bytes]]] = deque()
+        waiting: deque[Future[Exported]] = deque()
         try:
             for item in items:
-                waiting.append((item, self._executor.submit(self._bytes_of, item)))
+                waiting.append(self._executor.submit(self._exported, item))
                 if len(waiting) > self._ahead:
-                    yield self._exported(*waiting.popleft())
+                    yield waiting.popleft().result()
             while waiting:
-                yield self._exported(*waiting.popleft())
+                yield waiting.popleft().result()
         finally:
-            for _, future in waiting:
+            for future in waiting:
                 future.cancel()
 
-    def _bytes_of(self, item: Item) -> bytes:
-        return read_verified(self._store, item.placement)
-
-    def _exported(self, item: Item, data: Future[bytes]) -> Exported:
-        captions = self._words.of(item.placement)
+    def _exported(self, item: Item) -> Exported:
+        data, captions = read_verified(self._store, item.placement), self._words.of(item.placement)
         channels = self._choice.channels.get(item.placement.sample_id, "")
-        return Exported(item.placement, item.served, data.result(), captions, channels)
+        return Exported(item.placement, item.served, data, captions, channels)
 
 
 def _link(store: BlobStore, key: str, path: Path) -> bool:

@@ -9,7 +9,8 @@ since the cut, never goes out: the first order skips it, the second cannot and i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 FORMATS = {"mds": ".mds", "webdataset": ".tar"}
 ORDERS = ("shard", "plan")
+CAPTIONS_AT_ONCE = 16  # reads of a step's captions, in the order of the plan
 SEQUENCE = "sequence"  # the one folder of an export in the plan's order
 CaptionsOf = Callable[[Placement], dict[str, str]]
 
@@ -122,7 +124,7 @@ def choose(
         store: The store.
         version: ``v3`` or ``v3.1``.
         options: How to export.
-        captions_of: Reads a sample's captions.
+        captions_of: Reads a sample's captions; called from threads.
 
     Raises:
         CatalogError: There is no such version, or no sample is left of what was asked for.
@@ -251,17 +253,19 @@ class _PlanOrder:
     def files(self) -> Iterator[FilePlan]:
         number, items, filled = 0, list[Item](), 0
         for step in self._steps:
-            for placement, (slot, epoch) in self._step(step):
+            samples = self._step(step)
+            with ThreadPoolExecutor(CAPTIONS_AT_ONCE) as pool:
+                captions = list(pool.map(self._captions_of, [sample[0] for sample in samples]))
+            for (placement, (slot, epoch)), told in zip(samples, captions, strict=True):
                 if items and filled + placement.length > self._options.limit:
                     yield FilePlan(SEQUENCE, _name(number, self._options), items)
                     number, items, filled = number + 1, [], 0
-                variant = self._variant(placement, step, slot)
+                variant = self._variant(told, step, slot)
                 items.append(Item(placement, ServedAs(step, slot, epoch, variant)))
                 filled += placement.length
         if items:
             yield FilePlan(SEQUENCE, _name(number, self._options), items)
 
-    def _variant(self, placement: Placement, step: int, slot: int) -> str:
-        captions = list(self._captions_of(placement))
+    def _variant(self, captions: Mapping[str, str], step: int, slot: int) -> str:
         seed = self._opened.plan.seed
-        return choose_variant(captions, seed=seed, step=step, slot=slot) if captions else ""
+        return choose_variant(list(captions), seed=seed, step=step, slot=slot) if captions else ""
