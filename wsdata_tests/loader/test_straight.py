@@ -65,7 +65,7 @@ def read(path, asked, size, width):
 )
 @given(
     seed=st.integers(0, 2**32),
-    size=st.integers(0, 5000),
+    size=st.integers(0, 5000) | st.sampled_from([1 << 17, (1 << 17) + 1, 500_000]),
     width=st.integers(0, 64),
     count=st.integers(1, 12),
     harm=st.sampled_from(["", "flip", "cut", "id", "digest"]),
