@@ -40,6 +40,7 @@ class CachedStore:
         self._cache = cache
         self.address = store.address
         self._lock = threading.Lock()
+        self._last = threading.local()
         self._served: OrderedDict[tuple[str, int, int], None] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -80,12 +81,14 @@ class CachedStore:
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes from `offset`. Raises ObjectMissing, StoreError.
 
-        Without a cache, out of files that a folder holds open, which are opened anew where a range
-        is asked for again.
+        Without a cache, out of files that a folder holds open; one is opened anew where its reader
+        asks for the same range twice.
         """
         if self._cache is None:
-            if self._is_asked_again((key, offset, length)):
+            asked = (key, offset, length)
+            if getattr(self._last, "asked", None) == asked:
                 self._store.reopen(key)
+            self._last.asked = asked
             data = bytearray(length)
             self._store.read_into(key, offset, [memoryview(data)])
             return bytes(data)

@@ -2,7 +2,6 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 DEFAULT_CACHE_BYTES = 16 << 20
@@ -25,14 +24,16 @@ class BlockCache:
         """Bytes of the pieces that are kept."""
         return self._num_bytes
 
-    def get(self, key: tuple[str, int], read: Callable[[], bytes]) -> bytes:
-        """Return a piece, read by the first who asks; two who ask at once may both read it."""
+    def find(self, key: tuple[str, int]) -> bytes | None:
+        """Return a piece that is kept."""
         with self._lock:
             piece = self._pieces.get(key)
             if piece is not None:
                 self._pieces.move_to_end(key)
-                return piece
-        piece = read()
+            return piece
+
+    def keep(self, key: tuple[str, int], piece: bytes) -> None:
+        """Keep a piece that was read; two threads that found none may both have read it."""
         with self._lock:
             if key not in self._pieces and len(piece) <= self._max_bytes:
                 self._pieces[key] = piece
@@ -40,4 +41,3 @@ class BlockCache:
             while self._num_bytes > self._max_bytes:
                 _, dropped = self._pieces.popitem(last=False)
                 self._num_bytes -= len(dropped)
-        return piece

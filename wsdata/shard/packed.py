@@ -199,7 +199,8 @@ class PackedTable:
         self.section = section
         self._read, self._cache = read, cache
         self._dtype = section.dtype
-        self._block_bytes = section.rows_per_block * self._dtype.itemsize
+        self._record_bytes = self._dtype.itemsize
+        self._block_bytes = section.rows_per_block * self._record_bytes
         self._keys = section.object_keys
         self._key_type = self._dtype[section.key] if section.key else np.dtype("u1")
 
@@ -217,7 +218,7 @@ class PackedTable:
             raise IndexError(
                 f"rows {int(rows.min())}..{int(rows.max())} of a table of {self.section.num_rows}"
             )
-        size = self._dtype.itemsize
+        size = self._record_bytes
         numbers, inner = np.divmod(rows, self.section.rows_per_block)
         starts = cast("list[int]", (inner * size).tolist())
         places: dict[int, list[int]] = {}
@@ -240,8 +241,8 @@ class PackedTable:
             block = self._block(number)
             waited = time.monotonic() - begun
             yield number, block
-            rest = numbers[done:]
-            if done >= _NUM_TRIED and waited > _SLOW_S * done and len(rest) > 1:
+            if done >= _NUM_TRIED and waited > _SLOW_S * done and done + 1 < len(numbers):
+                rest = numbers[done:]
                 break
         else:
             return
@@ -257,20 +258,17 @@ class PackedTable:
     def _block(self, number: int) -> bytes:
         section = self.section
         part, inner = divmod(number, section.rows_per_part // section.rows_per_block)
-        first = number * section.rows_per_block
-        num_rows = min(section.rows_per_block, section.num_rows - first)
-
-        def read() -> bytes:
-            expected = int(self._digests(part)[inner])
-            return self._checked(
-                part,
-                inner * self._block_bytes,
-                num_rows * self._dtype.itemsize,
-                f"{expected:016x}",
-                f"block {inner} (rows {first} to {first + num_rows - 1})",
-            )
-
-        return self._cache.get((self._keys[part], inner), read)
+        key = (self._keys[part], inner)
+        piece = self._cache.find(key)
+        if piece is None:
+            rows_left = section.num_rows - number * section.rows_per_block
+            num_rows = min(section.rows_per_block, rows_left)
+            at = inner * _DIGEST_BYTES
+            expected = int.from_bytes(self._digests(part)[at : at + _DIGEST_BYTES], "little")
+            start, size = inner * self._block_bytes, num_rows * self._record_bytes
+            piece = self._checked(part, start, size, expected, number)
+            self._cache.keep(key, piece)
+        return piece
 
     def lower_bound(self, key: Key, first: int, end: int) -> int:
         """First row in [first, end) whose key is not less, or `end`; keys rise within them."""
@@ -306,40 +304,36 @@ class PackedTable:
         section = self.section
         return min(section.rows_per_part, section.num_rows - part * section.rows_per_part)
 
-    def _digests(self, part: int) -> NDArray[np.uint64]:
+    def _digests(self, part: int) -> bytes:
         num_rows = self._rows_of_part(part)
-        length = _DIGEST_BYTES * -(-num_rows // self.section.rows_per_block)
-
-        def read() -> bytes:
-            return self._checked(
-                part,
-                num_rows * self._dtype.itemsize,
-                length,
-                self.section.parts[part].digests_xxh3,
-                "its list of digests",
-            )
-
-        return np.frombuffer(self._cache.get((self._keys[part], -1), read), "<u8")
+        num_blocks = -(-num_rows // self.section.rows_per_block)
+        xxh3 = self.section.parts[part].digests_xxh3
+        place = (num_rows * self._record_bytes, num_blocks * _DIGEST_BYTES)
+        return self._list(part, -1, *place, xxh3, "its list of digests")
 
     def _fences(self, part: int) -> NDArray[Any]:
         num_rows = self._rows_of_part(part)
         num_blocks = -(-num_rows // self.section.rows_per_block)
+        xxh3 = self.section.parts[part].fences_xxh3
+        start = num_rows * self._record_bytes + num_blocks * _DIGEST_BYTES
+        size = num_blocks * self._key_type.itemsize
+        fences = self._list(part, -2, start, size, xxh3, "its list of first keys")
+        return np.frombuffer(fences, self._key_type)
 
-        def read() -> bytes:
-            return self._checked(
-                part,
-                num_rows * self._dtype.itemsize + num_blocks * _DIGEST_BYTES,
-                num_blocks * self._key_type.itemsize,
-                self.section.parts[part].fences_xxh3,
-                "its list of first keys",
-            )
+    def _list(self, part: int, name: int, start: int, size: int, xxh3: str, what: str) -> bytes:
+        piece = self._cache.find((self._keys[part], name))
+        if piece is None:
+            piece = self._checked(part, start, size, int(xxh3, 16), what)
+            self._cache.keep((self._keys[part], name), piece)
+        return piece
 
-        return np.frombuffer(self._cache.get((self._keys[part], -2), read), self._key_type)
+    def _checked(self, part: int, offset: int, length: int, xxh3: int, what: str | int) -> bytes:
+        """Read a range and check it; wrong bytes are read once more, then it fails.
 
-    def _checked(self, part: int, offset: int, length: int, xxh3: str, what: str) -> bytes:
-        """Read a range and check it; wrong bytes are read once more, then it fails."""
+        `what` is for the error: words, or the number of a block.
+        """
         key = self._keys[part]
-        found = ""
+        found = 0
         for _ in range(2):
             try:
                 data = self._read(key, offset, length)
@@ -347,17 +341,27 @@ class PackedTable:
                 raise
             except StoreError as error:
                 error.add_note(
-                    f"wanted for {what} of training index object {key}; where the object is cut "
-                    "short: delete it and run `wsdata run`"
+                    f"wanted for {self._words(what)} of training index object {key}; where the "
+                    "object is cut short: delete it and run `wsdata run`"
                 )
                 raise
-            found = xxhash.xxh3_64_hexdigest(data)
+            found = xxhash.xxh3_64_intdigest(data)
             if found == xxh3:
                 return data
         raise IntegrityError(
-            f"training index object {key} is damaged: {what}, {length} bytes at {offset}, has "
-            f"digest {found}, recorded is {xxh3}: delete the object and run `wsdata run`"
+            f"training index object {key} is damaged: {self._words(what)}, {length} bytes at "
+            f"{offset}, has digest {found:016x}, recorded is {xxh3:016x}: delete the object and "
+            "run `wsdata run`"
         )
+
+    def _words(self, what: str | int) -> str:
+        if isinstance(what, str):
+            return what
+        section = self.section
+        first = what * section.rows_per_block
+        inner = what % (section.rows_per_part // section.rows_per_block)
+        last = min(first + section.rows_per_block, section.num_rows) - 1
+        return f"block {inner} (rows {first} to {last})"
 
 
 def _plain(value: Any) -> Key:
