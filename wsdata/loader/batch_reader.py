@@ -194,7 +194,7 @@ class BatchReader:
                 raise
 
     def _fill_straight(self, work: Work, start: int, stop: int) -> int:
-        """Read latents the short way, where that may do; return of how many samples."""
+        """Read latents the short way, where that may do; return how many samples were."""
         if work.decoding is not None or work.bytes_of_batch is None or self.view.columns:
             return 0
         num_bytes, width = work.sample_bytes, work.scale_bytes

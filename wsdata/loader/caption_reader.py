@@ -41,7 +41,7 @@ class CaptionReader:
             )
         if found:
             seconds, num_bytes = [s for _, s in found], sum([len(data) for data, _ in found])
-            self._fetcher.read_straight(seconds, num_bytes)
+            self._fetcher.note_read(seconds, num_bytes)
         records = (parse_record(str(data, "utf-8")) for data, _ in found)
         captions: list[dict[str, str]] = []
         for each in placements:

@@ -81,7 +81,7 @@ class Fetcher:
                     found = stack.enter_context(self.cache.held(ranges))
             yield found
 
-    def read_straight(self, seconds: list[float], num_bytes: int) -> None:
+    def note_read(self, seconds: list[float], num_bytes: int) -> None:
         """Note that ranges which were held were read and right; see `Telemetry.fetched_plainly`."""
         is_hit = None if self._folder is not None else True
         self.telemetry.fetched_plainly(seconds, num_bytes, is_hit=is_hit)

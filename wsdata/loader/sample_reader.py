@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from wsdata.errors import IntegrityError
 from wsdata.loader.fetch import Fetcher
-from wsdata.loader.straight import Asked, read_samples
+from wsdata.loader.straight import Asked, is_compiled, read_samples
 from wsdata.shard.format import Span, decode_actions, decode_audio, verify_frames
 from wsdata.shard.placement import Placement
 from wsdata.shard.quantize import dequantize
@@ -97,7 +97,7 @@ class SampleReader:
         Returns:
             How many were read; where it is not all, `read` is to read the next one.
         """
-        if len(frames) < placements[0].latent_shape[0]:
+        if len(frames) < placements[0].latent_shape[0] or not is_compiled():
             return 0
         size = len(codes) // len(placements)
         layouts = [self._layout(placement, frames) for placement in placements]
@@ -111,7 +111,7 @@ class SampleReader:
                 return 0
             count = len(asked)
             seconds = read_samples(asked, codes[: count * size], scales[: count * width])
-        self._fetcher.read_straight(seconds, sum([each.length for each in asked[: len(seconds)]]))
+        self._fetcher.note_read(seconds, sum([each.length for each in asked[: len(seconds)]]))
         return len(seconds)
 
     def latents(self, placement: Placement) -> NDArray[np.float32]:
