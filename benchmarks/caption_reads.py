@@ -56,12 +56,12 @@ def make(folder: Path, num_packs: int) -> None:
         texts = [" ".join(rng.choices(words, k=90))[:LETTERS] for _ in range(ROWS * len(VARIANTS))]
         captions = pl.DataFrame(
             {
-                "clip_id": [clip for clip in clips for _ in VARIANTS],
+                "sample_id": [f"{clip}.256p" for clip in clips for _ in VARIANTS],
                 "variant": VARIANTS * ROWS,
                 "text": texts,
             }
         ).with_columns(captioner_version=pl.lit("describer-3"))
-        pack = build_pack(rows.with_columns(clip_id=pl.Series(clips)), captions)
+        pack = build_pack(rows, captions)
         key = pack_key(sha256_bytes(pack.data))
         store.put(key, pack.data)
         columns = {f"caption_{v}": texts[n :: len(VARIANTS)] for n, v in enumerate(VARIANTS)}

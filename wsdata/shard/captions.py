@@ -10,12 +10,14 @@ from typing import Any
 import polars as pl
 
 from wsdata import tables
+from wsdata.curate.flips import names_a_side
 from wsdata.digest import sha256_bytes, short_digest
 from wsdata.orders import Input, Step, StepResult, StepRun
 from wsdata.recipe import Recipe
 from wsdata.shard.latent_stats import markdown_table
 from wsdata.shard.packs import build_pack, pack_key
 
+_MIRRORED = ".flip"  # how the ids of mirror images end
 NO_CAPTIONS = "none"  # caption version of a pack without a caption
 
 
@@ -54,7 +56,7 @@ def run(run: StepRun) -> StepResult:
     packs: list[dict[str, Any]] = []
     counts: list[list[Any]] = []
     for (shard,), rows in sorted(placements.group_by(["shard"])):
-        mine = captions.join(rows, on="clip_id", how="semi")
+        mine = captions_of(rows, captions)
         pack, version = build_pack(rows, mine), caption_version(mine)
         stored = run.put_blob(pack_key(sha256_bytes(pack.data)), pack.data)
         num = {"num_samples": rows.height}
@@ -98,6 +100,26 @@ def choose_captions(captions: pl.DataFrame, variants: Sequence[str]) -> pl.DataF
     )
 
 
+def captions_of(samples: pl.DataFrame, captions: pl.DataFrame) -> pl.DataFrame:
+    """Captions of samples: those of their clips, but for what is not true of a mirror image.
+
+    A cut mirrors no clip whose captions name a side; those that are made later are left out here.
+
+    Args:
+        samples: Rows with ``sample_id, clip_id``.
+        captions: What `choose_captions` returns.
+
+    Returns:
+        Columns ``sample_id, variant, captioner_version, text``.
+    """
+    found = samples.select("sample_id", "clip_id").join(captions, on="clip_id").drop("clip_id")
+    untrue = [
+        sample_id.endswith(_MIRRORED) and names_a_side(text)
+        for sample_id, text in found["sample_id", "text"].iter_rows()
+    ]
+    return found.filter(~pl.Series(untrue, dtype=pl.Boolean))
+
+
 def caption_version(captions: pl.DataFrame) -> str:
     """Name the captioner of a pack's captions; one name for several, and one for none."""
     found = sorted(captions["captioner_version"].unique())
@@ -108,9 +130,8 @@ def caption_version(captions: pl.DataFrame) -> str:
 
 def _counts(rows: pl.DataFrame, captions: pl.DataFrame, variants: Sequence[str]) -> list[int]:
     """How many rows have no caption at all, then how many have each variant."""
-    told = rows.select("clip_id").join(captions.select("clip_id", "variant"), on="clip_id")
-    bare = rows.join(captions, on="clip_id", how="anti").height
-    return [bare, *(told.filter(pl.col("variant") == variant).height for variant in variants)]
+    bare = rows.join(captions, on="sample_id", how="anti").height
+    return [bare, *(captions.filter(pl.col("variant") == variant).height for variant in variants)]
 
 
 def _display(counts: list[list[Any]], variants: Sequence[str]) -> dict[str, dict[str, Any]]:

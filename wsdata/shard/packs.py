@@ -61,8 +61,8 @@ def build_pack(rows: pl.DataFrame, captions: pl.DataFrame) -> Pack:
     """Build one pack.
 
     Args:
-        rows: Of one shard: ``row, sample_id, clip_id``.
-        captions: What `choose_captions` returns; those of other clips are left out.
+        rows: Of one shard: ``row, sample_id``.
+        captions: ``sample_id, variant, captioner_version, text``, at most one of each variant.
 
     Returns:
         A line for each row of the shard, in its order, with the captioner of what it says.
@@ -70,18 +70,17 @@ def build_pack(rows: pl.DataFrame, captions: pl.DataFrame) -> Pack:
     Raises:
         ValueError: Rows are not 0, 1, 2 and so on.
     """
-    rows = rows.select("row", "sample_id", "clip_id").sort("row")
+    rows = rows.select("row", "sample_id").sort("row")
     if rows["row"].to_list() != list(range(rows.height)):
         raise ValueError(f"{rows.height} rows of a shard are not numbered from 0 on: {rows['row']}")
-    of_clip: dict[str, dict[str, tuple[str, str]]] = {}
-    named = captions.join(rows, on="clip_id", how="semi")
-    for clip_id, variant, captioner, text in named.select(
-        "clip_id", "variant", "captioner_version", "text"
+    of_sample: dict[str, dict[str, tuple[str, str]]] = {}
+    for sample_id, variant, captioner, text in captions.select(
+        "sample_id", "variant", "captioner_version", "text"
     ).iter_rows():
-        of_clip.setdefault(clip_id, {})[variant] = (captioner, text)
+        of_sample.setdefault(sample_id, {})[variant] = (captioner, text)
     lines = [canonical_json({"format_version": FORMAT_VERSION, "num_samples": rows.height})]
-    for _, sample_id, clip_id in rows.iter_rows():
-        told = of_clip.get(clip_id, {})
+    for _, sample_id in rows.iter_rows():
+        told = of_sample.get(sample_id, {})
         lines.append(
             canonical_json(
                 {

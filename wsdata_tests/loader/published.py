@@ -7,6 +7,7 @@ import polars as pl
 
 from wsdata.digest import canonical_json, sha256_bytes
 from wsdata.ids import make_clip_id, make_sample_id
+from wsdata.shard.captions import captions_of
 from wsdata.shard.format import Sample, encode_sample
 from wsdata.shard.latents import latent_shape
 from wsdata.shard.packs import build_pack, pack_key
@@ -181,7 +182,7 @@ def _pack(entries, rows):
             for variant in ("dense", "short")
         ]
     )
-    return build_pack(named, captions)
+    return build_pack(named, captions_of(named, captions))
 
 
 def publish_patch(store, plan, name, excluded, from_step):

@@ -53,12 +53,12 @@ CAPTIONS = [
 ]
 
 
-def _order(store, drops, *, variants=("dense", "short")):
+def _order(store, drops, *, variants=("dense", "short"), placements=PLACEMENTS):
     return order_of(
         STEP,
         GROUP,
         params=caption_packs._params(Recipe(name="t", captions=Captions(variants=variants))),
-        inputs={"placements": [put_rows(store, "placements", GROUP, PLACEMENTS)]},
+        inputs={"placements": [put_rows(store, "placements", GROUP, placements)]},
         context={
             "captions": [
                 put_rows(store, "captions", f"drop{index}", rows)
@@ -121,6 +121,30 @@ def test_without_any_caption_the_pack_is_there_and_empty(store):
 def test_only_the_recipes_variants_are_packed(store):
     _, rows = execute(STEP, _order(store, [CAPTIONS], variants=("short",)), store)
     assert _packs(store, rows["caption_packs"])["a"][1].captions == {"short": "river"}
+
+
+def test_a_mirror_image_is_told_no_caption_that_names_a_side(store):
+    placements = [
+        {**_placement("a" * 64, row, clip), "sample_id": f"{clip}.256p.000000.0009.{variant}"}
+        for row, (clip, variant) in enumerate(
+            [("clip1", "flip"), ("clip1", "plain"), ("clip2", "flip"), ("clip3", "flip")]
+        )
+    ]
+    captions = [
+        _caption("clip1", "dense", "a river seen from the left bank"),
+        _caption("clip1", "short", "river"),
+        _caption("clip2", "short", "street"),
+        _caption("clip3", "short", "the right one"),
+    ]
+    report, rows = execute(STEP, _order(store, [captions], placements=placements), store)
+    packs = _packs(store, rows["caption_packs"])
+    assert [record.captions for record in packs["a"]] == [
+        {"short": "river"},
+        {"dense": "a river seen from the left bank", "short": "river"},
+        {"short": "street"},
+        {},
+    ]
+    assert report.metrics["num_without_caption"] == 1
 
 
 def test_choosing_is_the_same_for_any_order_of_rows():
