@@ -12,7 +12,7 @@ help:  ## list the targets
 
 setup: .venv/.installed  ## make .venv with the pinned packages
 
-.venv/.installed: requirements.lock pyproject.toml tools/setup.sh
+.venv/.installed: requirements.lock pyproject.toml tools/setup.sh wsdata/loader/_straight.c
 	@bash tools/setup.sh
 
 run: setup  ## the main job, on the sample drops or on DROP=folder
