@@ -152,6 +152,8 @@ class FolderStore:
             return self._path(key).read_bytes()
         except FileNotFoundError:
             raise self._missing(key) from None
+        except OSError as error:
+            raise StoreError(f"{key} in {self.address} cannot be read: {error}") from error
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes from `offset`."""
@@ -245,6 +247,8 @@ class FolderStore:
             return self._path(key).stat().st_size
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise StoreError(f"{key} in {self.address} cannot be read: {error}") from error
 
     def age_s(self, key: str) -> float:
         """Return the seconds since an object was put."""

@@ -15,13 +15,15 @@
 #define PIECE_BYTES ((size_t)1 << 17) /* fits into the cache of a core, beside its source */
 
 /* XXH3 of the library that Python's xxhash carries; its types are opaque here. */
-static struct {
+typedef struct {
     void *(*create)(void);
     int (*reset)(void *);
     int (*update)(void *, const void *, size_t);
     unsigned long long (*digest)(const void *);
     int (*release)(void *);
-} xxh3;
+} Xxh3;
+
+static Xxh3 xxh3;
 
 typedef struct {
     int descriptor;
@@ -297,14 +299,16 @@ static PyObject *bind(PyObject *module, PyObject *path)
         return NULL;
     library = dlopen(name, RTLD_NOW | RTLD_LOCAL); /* loaded already; kept for good */
     if (library != NULL) {
-        *(void **)&xxh3.reset = dlsym(library, "XXH3_64bits_reset");
-        *(void **)&xxh3.update = dlsym(library, "XXH3_64bits_update_dispatch"); /* by the CPU */
-        if (xxh3.update == NULL)
-            *(void **)&xxh3.update = dlsym(library, "XXH3_64bits_update");
-        *(void **)&xxh3.digest = dlsym(library, "XXH3_64bits_digest");
-        *(void **)&xxh3.release = dlsym(library, "XXH3_freeState");
-        if (xxh3.reset && xxh3.update && xxh3.digest && xxh3.release)
-            *(void **)&xxh3.create = dlsym(library, "XXH3_createState");
+        Xxh3 found;
+        *(void **)&found.create = dlsym(library, "XXH3_createState");
+        *(void **)&found.reset = dlsym(library, "XXH3_64bits_reset");
+        *(void **)&found.update = dlsym(library, "XXH3_64bits_update_dispatch"); /* by the CPU */
+        if (found.update == NULL)
+            *(void **)&found.update = dlsym(library, "XXH3_64bits_update");
+        *(void **)&found.digest = dlsym(library, "XXH3_64bits_digest");
+        *(void **)&found.release = dlsym(library, "XXH3_freeState");
+        if (found.create && found.reset && found.update && found.digest && found.release)
+            xxh3 = found; /* all or nothing */
     }
     return PyBool_FromLong(xxh3.create != NULL);
 }

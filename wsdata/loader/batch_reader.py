@@ -282,21 +282,28 @@ class BatchReader:
 
     def _explain(self, error: WsdataError, work: Work, index: int) -> None:
         """Say which step wanted a sample, and which ones will; of a lost shard, all its steps."""
-        piece, placement = work.batch.piece, work.placements[index]
-        plan, slot = self.run.segments[piece.segment].plan, piece.first_slot + index
-        limit = _NUM_STEPS_NAMED + 1
-        if isinstance(error, ObjectMissing):
-            version, what = self.versions[piece.segment], "its shard"
-            steps = version.steps_of_shard(placement.shard, piece.plan_step, limit)
-        else:
-            rows = plan.rows_of(plan.draws(piece.plan_step, first_slot=slot, end_slot=slot + 1))
-            steps, what = plan.steps_of_rows(rows, piece.plan_step, limit), "its sample"
+        piece = work.batch.piece
+        wanted = f"wanted by step {piece.step}, slot {piece.first_slot + index}"
+        try:
+            what, steps = self._needed_by(error, work, index)
+        except WsdataError as other:  # the index is damaged, too
+            error.add_note(f"{wanted}; which other steps need it cannot be told: {other}")
+            return
         named = steps[:_NUM_STEPS_NAMED]
         listed = ", ".join(str(step - piece.plan_step + piece.step) for step in named)
         more = " and later ones" if len(steps) > _NUM_STEPS_NAMED else ""
-        error.add_note(
-            f"wanted by step {piece.step}, slot {slot}; {what} is for steps {listed}{more}"
-        )
+        error.add_note(f"{wanted}; {what} is for steps {listed}{more}")
+
+    def _needed_by(self, error: WsdataError, work: Work, index: int) -> tuple[str, list[int]]:
+        """What is amiss, and the next steps of the plan that need it."""
+        piece, limit = work.batch.piece, _NUM_STEPS_NAMED + 1
+        if isinstance(error, ObjectMissing):
+            shard = work.placements[index].shard
+            version = self.versions[piece.segment]
+            return "its shard", version.steps_of_shard(shard, piece.plan_step, limit)
+        plan, slot = self.run.segments[piece.segment].plan, piece.first_slot + index
+        rows = plan.rows_of(plan.draws(piece.plan_step, first_slot=slot, end_slot=slot + 1))
+        return "its sample", plan.steps_of_rows(rows, piece.plan_step, limit)
 
 
 def tokens_of(opened: OpenVersion) -> Tokens:

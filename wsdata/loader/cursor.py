@@ -5,14 +5,12 @@ resumption, and the global sequence goes on. Nor does it hold what is still to c
 given other segments after the step, and patches from the step on.
 """
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from wsdata.digest import canonical_json, digest, sha256_bytes
 from wsdata.errors import CursorError
 from wsdata.loader.run import ID_DIGITS, Bound, Run, Stretch
-from wsdata.shard.plan import StepPlan
 
 FORMAT_VERSION = 2
 
@@ -25,7 +23,7 @@ def run_cursor(run: Run, step: int) -> dict[str, Any]:
         "run_id": run.run_id,
         "delivered": _delivered(run, step),
         "segment": segment.identity(),
-        "patches": [dict(summary) for summary in _summaries(segment.plan)],
+        "patches": [dict(summary) for summary in segment.plan.patch_summaries],
         "step": step,
     }
 
@@ -72,14 +70,12 @@ def _delivered(run: Run, step: int) -> str:
     parts = list(run.stretches(0, step))
     if not parts:
         return digest([])[:ID_DIGITS]
-    before, after = _words(tuple([(part.segment, _in_effect(part)) for part in parts]))
+    key = tuple([_in_effect(part) for part in parts])
+    words = run.cursor_words.get(key)
+    if words is None:
+        words = run.cursor_words[key] = _words([part.segment for part in parts], key)
+    before, after = words
     return sha256_bytes(f"{before}{parts[-1].end_step}{after}".encode())[:ID_DIGITS]
-
-
-@functools.lru_cache(16)
-def _summaries(plan: StepPlan) -> list[dict[str, Any]]:
-    """What cursors keep of a plan's patches: each is digested once."""
-    return [patch.summary for patch in plan.patches]
 
 
 def _in_effect(part: Stretch) -> tuple[int, ...]:
@@ -88,8 +84,7 @@ def _in_effect(part: Stretch) -> tuple[int, ...]:
     return tuple([number for number, patch in enumerate(patches) if patch.from_step < end])
 
 
-@functools.lru_cache(16)
-def _words(parts: tuple[tuple[Bound, tuple[int, ...]], ...]) -> tuple[str, str]:
+def _words(segments: Sequence[Bound], in_effect: Sequence[tuple[int, ...]]) -> tuple[str, str]:
     """Canonical JSON of what was delivered, around the last end: all that a step changes in it.
 
     A cursor goes with every batch. The end comes first among the names of a part.
@@ -98,9 +93,9 @@ def _words(parts: tuple[tuple[Bound, tuple[int, ...]], ...]) -> tuple[str, str]:
         {
             **segment.identity(),
             "end_step": segment.end_step,
-            "patches": [_summaries(segment.plan)[number] for number in in_effect],
+            "patches": [segment.plan.patch_summaries[number] for number in numbers],
         }
-        for segment, in_effect in parts
+        for segment, numbers in zip(segments, in_effect, strict=True)
     ]
     before = "".join([f"{canonical_json(each)}," for each in told[:-1]])
     del told[-1]["end_step"]

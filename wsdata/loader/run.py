@@ -131,6 +131,8 @@ class Run:
 
     def __init__(self, segments: Sequence[Bound]) -> None:
         self.segments = tuple(segments)
+        # What `cursor` spells once for each set of patches in effect; it dies with the run.
+        self.cursor_words: dict[tuple[tuple[int, ...], ...], tuple[str, str]] = {}
 
     @functools.cached_property
     def run_id(self) -> str:

@@ -185,6 +185,11 @@ class StepPlan:
         }
 
     @cached_property
+    def patch_summaries(self) -> list[dict[str, Any]]:
+        """What cursors keep of its patches, in their order."""
+        return [patch.summary for patch in self.patches]
+
+    @cached_property
     def plan_id(self) -> str:
         """Digest over all that decides which sample is served when, patches included."""
         return digest(self.to_json())

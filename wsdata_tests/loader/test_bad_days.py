@@ -64,6 +64,20 @@ def test_l5_a_pinned_shard_is_not_deleted_and_a_deleted_one_says_whose_it_was(ve
     assert f"wanted by step 3, slot 0; its shard is for steps {listed} and later ones" in told
 
 
+def test_a_shard_that_is_gone_is_told_though_its_list_of_samples_is_gone_too(version):
+    store, index = version
+    first = dataset(store).plan.samples(3)[0]
+    for key, _ in list(store.list("training/")):
+        if key.endswith((".mds", ".shards")):
+            store.path_of(key).unlink()
+    with pytest.raises(ObjectMissing) as caught:
+        list(dataset(store, start_step=3, num_threads=0))
+    told = "\n".join([str(caught.value), *caught.value.__notes__])
+    row = index[first.sample_id]
+    for part in (first.clip_id, row["shard"], f"offset {row['offset']}", "cannot be told"):
+        assert part in told
+
+
 class Counting(FolderStore):
     """Notes the ranges that are read, and lets some take long."""
 

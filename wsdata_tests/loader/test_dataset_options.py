@@ -1,7 +1,9 @@
 """Options of the torch dataset: second requests for slow reads, and where a run's steps end."""
 
+import gc
 import pickle
 import threading
+from pathlib import Path
 
 import pytest
 from torch.utils.data import DataLoader
@@ -134,3 +136,18 @@ def test_a_closed_run_ends_where_it_says_however_many_steps_are_asked_for(store)
     assert steps(dataset(store, start_step=7, num_steps=50, **closed)) == []
     with pytest.raises(PlanError, match="7"):
         dataset(store, start_step=8, **closed)
+
+
+def test_datasets_that_are_gone_leave_nothing_open(store):
+    def read_once():
+        assert steps(dataset(FolderStore(store.root), num_steps=3, latents="stored")) == [0, 1, 2]
+
+    def num_open():
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    read_once()
+    before = num_open()
+    for _ in range(5):
+        read_once()
+    assert num_open() <= before
