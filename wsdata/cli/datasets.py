@@ -71,9 +71,10 @@ def diff(args: argparse.Namespace) -> Answer:
         exclusions = read_table(opened.ledger, opened.store, "exclusions", base_of(version))
         is_out = manifest["sample_id"].is_in(left_out(opened.ledger, version))
         patched = [
-            {"subject": clip, "asset_id": asset, "reason": "patched", "detail": version}
-            for clip, asset in manifest.filter(is_out)
-            .select("clip_id", "asset_id").unique().sort("clip_id").iter_rows()
+            {"subject": subject, "asset_id": asset, "reason": "patched", "detail": version}
+            for name in ("clip_id", "sample_id")
+            for subject, asset in manifest.filter(is_out)
+            .select(name, "asset_id").unique().sort(name).iter_rows()
         ]  # fmt: skip
         told = pl.concat([exclusions, tables.rows_of("exclusions", patched)])
         sides += [manifest.filter(~is_out), told]

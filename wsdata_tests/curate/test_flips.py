@@ -5,6 +5,7 @@ import pytest
 
 from wsdata import tables
 from wsdata.curate.cut import make_cut
+from wsdata.curate.diff import diff_manifests
 from wsdata.curate.flips import MIRRORED, names_a_side
 from wsdata.curate.summary import flips_markdown
 from wsdata.errors import RecipeError
@@ -77,19 +78,82 @@ def test_half_replaces_about_half_whatever_else_there_is():
     assert set(again["sample_id"]) <= set(few.manifest["sample_id"])
 
 
+def told_between(old, new):
+    told = diff_manifests(old.manifest, old.exclusions, new.manifest, new.exclusions)
+    is_flip = told["sample_id"].str.ends_with(".flip")
+    return {
+        (change, "flip" if flip else "plain"): set(rows["why"])
+        for (change, flip), rows in told.group_by("change", is_flip.alias("is_flip"))
+    }
+
+
+def test_a_diff_says_that_the_recipe_asks_for_mirror_images_or_no_longer_does():
+    catalog = films(6)  # clips of 10 s, of which every one leaves a remainder
+    none, half, both = (cut(catalog, flips) for flips in ("none", "half", "both"))
+    assert set(none.exclusions["reason"]) == {"remainder"}
+    asked = {"its stream now asks for mirror images (flips of the recipe)"}
+    not_asked = {"its stream no longer asks for mirror images (flips of the recipe)"}
+    instead = {"its mirror image stands in for it (flips of the recipe: half)"}
+    back = {"its mirror image no longer stands in for it"}
+    more = {
+        "its stream now asks for more mirror images (flips of the recipe), or its clip may now "
+        "have one"
+    }
+    assert told_between(none, both) == {("came", "flip"): asked}
+    assert told_between(both, none) == {("went", "flip"): not_asked}
+    assert told_between(none, half) == {("came", "flip"): asked, ("went", "plain"): instead}
+    assert told_between(half, none) == {("went", "flip"): not_asked, ("came", "plain"): back}
+    assert told_between(half, both) == {("came", "flip"): more, ("came", "plain"): back}
+
+
+def test_a_mirror_image_that_became_untrue_is_not_said_to_be_asked_for_no_longer():
+    catalog = films(2)
+    before = cut(catalog, "both")
+    clip = before.manifest.filter(pl.col("variant") == "flip")["clip_id"][0]
+    told = diff_manifests(
+        before.manifest, before.exclusions,
+        before.manifest.filter((pl.col("clip_id") != clip) | (pl.col("variant") == "plain")),
+        before.exclusions,
+    )  # fmt: skip
+    assert set(told["clip_id"]) == {clip}
+    assert set(told["why"]) == {
+        "its stream asks for fewer mirror images (flips of the recipe), or its clip may no longer "
+        "have one"
+    }
+
+
+def test_a_diff_with_new_material_says_so_of_its_mirror_images_too():
+    told = told_between(cut(films(2), "both"), cut(films(4), "both"))
+    assert told == {("came", "flip"): {"new material"}, ("came", "plain"): {"new material"}}
+
+
+def test_what_a_patch_left_out_of_two_variants_is_told_as_patched():
+    both = cut(films(2), "both")
+    gone = both.manifest.filter(pl.col("variant") == "flip")[0]
+    patched = tables.rows_of(
+        "exclusions",
+        [{"subject": gone["sample_id"][0], "asset_id": gone["asset_id"][0], "reason": "patched",
+          "detail": "v1.1"}],
+    )  # fmt: skip
+    left = both.manifest.join(gone, on="sample_id", how="anti")
+    exclusions = pl.concat([both.exclusions, patched])
+    told = diff_manifests(both.manifest, both.exclusions, left, exclusions)
+    assert told["why"].to_list() == ["patched: v1.1"]
+
+
 def unfit_catalog():
     """One film of each kind that no mirror image may be made of, beside one that is fit."""
     catalog = Catalog()
     clip_of = {}
-    for name in ("fit", "titled", "unread", "failed", "steered", "sided", "elsewhere"):
+    for name in ("fit", "titled", "unread", "old", "steered", "sided", "elsewhere"):
         catalog.add_asset(name, quality=0.9)
         found = catalog.read["clips"][DROP].filter(pl.col("asset_id") == asset_id(name))
         (clip_of[name],) = found["clip_id"]
     scores, captions = catalog._rows["overlay_scores"][DROP], catalog._rows["captions"][DROP]
-    by_clip = {row["clip_id"]: row for row in scores}
+    by_clip = {row["clip_id"]: row for row in scores if row["score_name"] == "text_seen"}
     by_clip[clip_of["titled"]]["score"] = 0.0001
     by_clip[clip_of["unread"]] |= {"score": None, "status": "unscored"}
-    scores.remove(by_clip[clip_of["failed"]])
+    scores.remove(by_clip[clip_of["old"]])  # what gates ask, which misses titles, is still there
     catalog.add(
         "action_tracks", DROP, clip_id=clip_of["steered"], status="kept", key="actions/x",
         sha256="a" * 64, channels_json="[]",
@@ -118,7 +182,7 @@ def test_what_would_be_untrue_of_a_mirror_image_is_not_mirrored_and_counted():
     assert dict(result.flips) == {
         ("video", MIRRORED): per_clip["fit"],
         ("video", "text on screen"): per_clip["titled"],
-        ("video", "text never looked for"): per_clip["unread"] + per_clip["failed"],
+        ("video", "text never looked for"): per_clip["unread"] + per_clip["old"],
         ("video", "actions"): per_clip["steered"],
         ("video", "caption names a side"): per_clip["sided"] + per_clip["elsewhere"],
     }
@@ -157,8 +221,19 @@ def test_mirror_images_fill_no_batch_of_their_own():
         ("wheels turn anti-clockwise", True),
         ("moves leftwards", True),
         ("all right", True),
+        ("a lefty pitcher, two righties", True),
+        ("the topleft corner", True),
+        ("a leftwing banner", True),
+        ("LEFT_side view", True),
+        ("an arrowright sign", True),
+        ("bottomRight of the frame", True),
+        ("turns CCW", True),
+        ("rot_cw90", True),
         ("a bright light over copyright law", False),
-        ("leftover soup, righteous anger", False),
+        ("leftover soup, righteous anger, rightful heirs", False),
+        ("brightness, copyrighted, frightened, aright, uprights, outright, downright", False),
+        ("a playwright by a wheelwright's cleft log; theft", False),
+        ("cwt, a cwm", False),
         ("", False),
     ],
 )
