@@ -2,7 +2,7 @@
 
 Latents cannot be mirrored, so a mirrored sample is one of its own, encoded from mirrored pixels.
 A stream asks for them (``flips``). What is no longer true of a mirror image is not mirrored, and
-what is not known counts as not true: text that was read in the picture, or that nobody looked
+what is not known counts as not true: text that was seen in the picture, or that nobody looked
 for; actions, which steer to one side; captions that name a side. Whether a sample of a stream of
 ``half`` is mirrored follows from its id alone, so that no seed and no other sample changes it.
 """
@@ -25,8 +25,12 @@ UNREAD, SIDED = "text never looked for", "caption names a side"
 
 # English words whose sense turns round in a mirror. "right" in any sense counts: a few samples
 # that could have been mirrored cost nothing, a wrong one teaches the wrong word.
+# Compounds count too (topleft, leftwing, left_side); words that have it by chance do not. Rows and
+# windows end in w as wrights do, so those are told by the letter before.
 _SIDES = re.compile(
-    r"\b(?:left|right)(?:s|most|wards?|hand|handed|hander)?\b|\b(?:anti|counter)?clockwise\b",
+    r"(?<![a-z])(?!(?:[a-z]*(?:b|f|copy|(?<!o)w)|a|up|out|down|forth|birth)right|cleft)"
+    r"[a-z]*(?:left|right)(?!over|eous|ful|ly(?![a-z])|ness)"
+    r"|clockwise|(?<![a-z])c?cw(?![a-z])",
     re.IGNORECASE,
 )
 
@@ -58,7 +62,7 @@ def unfit_clips(
     Args:
         clips: With ``clip_id``, ``stream`` and ``has_actions``.
         streams: The recipe's streams; clips of those that want no mirror images are not looked at.
-        overlays: Rows of ``overlay_scores`` of any drops: one that read text is enough.
+        overlays: Rows of ``overlay_scores`` of any drops: one that saw text is enough.
         captions: Rows of ``captions`` of any drops; captions of whatever version count.
     """
     asking = sorted(name for name, stream in streams.items() if stream.flips != "none")
@@ -66,29 +70,32 @@ def unfit_clips(
     clips = clips.filter(pl.col("stream").is_in(asking)).select("clip_id", "stream", "has_actions")
     if clips.is_empty():
         return {}
-    read = _text_shares(clips, overlays)
+    seen = _text_seen(clips, overlays)
     acted = clips.filter(pl.col("has_actions") & pl.col("stream").is_in(carrying))
     found = {
         SIDED: _sided(clips, captions),
-        UNREAD: clips.join(read, on="clip_id", how="anti")["clip_id"],
-        TEXT: read.filter(pl.col("text_share") > 0)["clip_id"],
+        UNREAD: clips.join(seen, on="clip_id", how="anti")["clip_id"],
+        TEXT: seen.filter(pl.col("text_seen") > 0)["clip_id"],
         ACTIONS: acted["clip_id"],
     }
     return {clip: why for why, hit in found.items() for clip in hit}
 
 
-def _text_shares(clips: pl.DataFrame, overlays: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Of each clip where text was looked for: the largest share of a picture that it takes."""
+def _text_seen(clips: pl.DataFrame, overlays: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Of each clip where text was looked for: the largest share of a picture that it takes.
+
+    Not ``text_share``, which gates: that leaves out what is large, single or hard to read.
+    """
     return (
         pl.concat([tables.empty("overlay_scores"), *overlays])
         .filter(
-            (pl.col("score_name") == "text_share")
+            (pl.col("score_name") == "text_seen")
             & (pl.col("status") == "ok")
             & pl.col("score").is_not_nan()
         )
         .join(clips, on="clip_id", how="semi")
         .group_by("clip_id")
-        .agg(pl.col("score").max().alias("text_share"))
+        .agg(pl.col("score").max().alias("text_seen"))
         .drop_nulls()
     )
 

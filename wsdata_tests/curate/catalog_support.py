@@ -134,7 +134,7 @@ class Catalog:
                           "error_share": 0.0},
             "safety": {"nsfw": nsfw},
             "motion": {"magnitude": 0.02, "jitter": 0.0},
-            "overlay": {"text_share": 0.0},
+            "overlay": {"text_share": 0.0, "text_seen": 0.0},
             "quality": {"quality": quality},
         }  # fmt: skip
         for name, values in scores.items():

@@ -38,6 +38,18 @@ def test_a_title_in_one_of_three_frames_counts_a_third_and_does_not_last():
     assert once["text_share"]["score"] == pytest.approx(alone["text_share"]["score"] / 3, rel=1e-3)
     assert once["lasting_share"]["score"] == 0.0
     assert alone["lasting_share"]["reason"] == "one frame"
+    assert once["text_seen"]["score"] >= alone["text_share"]["score"], "the most of any frame"
+
+
+def test_what_is_too_large_or_too_short_for_a_word_is_seen_nonetheless():
+    plain = np.full((360, 640, 3), 90, np.uint8)
+    huge = caption(plain, "BUNNY", at=(20, 260), scale=7.0)[0]
+    single = caption(plain, "Q", at=(300, 200), scale=2.0)[0]
+    for titled, at_least in ((huge, 0.1), (single, 0.001)):
+        found = overlay.overlay_scores([plain, titled, plain])
+        assert found["text_share"]["score"] == 0.0
+        assert at_least < found["text_seen"]["score"] <= 1.0
+    assert overlay.overlay_scores([plain] * 3)["text_seen"]["score"] == 0.0
 
 
 @pytest.mark.parametrize("name", ["gravel.png", "coffee.png", "chelsea.png", "rocket.jpg"])
@@ -50,7 +62,8 @@ def test_texture_and_round_things_are_not_text(name):
 def test_fog_and_no_picture_hold_no_text():
     flat = np.zeros((90, 160, 3), np.uint8)
     assert overlay.overlay_scores([fog(), flat])["text_share"]["score"] == 0.0
-    assert overlay.overlay_scores([])["text_share"]["status"] == "unscored"
+    nothing = overlay.overlay_scores([])
+    assert {nothing[name]["status"] for name in overlay.FILTER.score_names} == {"unscored"}
 
 
 def test_the_same_frames_give_the_same_scores():

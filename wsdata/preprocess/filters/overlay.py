@@ -2,7 +2,8 @@
 
 Detection alone fires on fog and gravel, so only what can be read as a word counts. What was read
 is noted in the detail, with where and on what ground: `text_tags` tells plates and documents from
-that, so text is read once per clip.
+that, so text is read once per clip. Who must not miss text, as `curate.flips`, asks ``text_seen``:
+it counts every mark in which any sign was read, though that is often texture.
 Axes: h height, w width, c colour (RGB).
 """
 
@@ -28,10 +29,11 @@ TextLine = tuple[str, float, NDArray[np.int64]]  # text, confidence, corners (4,
 
 FILTER = Filter(
     name="overlay",
-    model_version="rapidocr-3.10.0-ppocrv6-640-2",
+    model_version="rapidocr-3.10.0-ppocrv6-640-3",
     score_names=(
         "text_share",  # of the frame's area under read text, mean over the frames looked at
         "lasting_share",  # of the area, under read text in every frame looked at
+        "text_seen",  # of a frame's area under anything read, sure or not: the most of any frame
     ),
 )
 
@@ -70,11 +72,13 @@ def overlay_scores(frames_hwc: Sequence[NDArray[np.uint8]]) -> Entries:
         return dict.fromkeys(FILTER.score_names, unscored("no colour frame"))
     chosen = sorted({round(i) for i in np.linspace(0, len(frames_hwc) - 1, NUM_FRAMES)})
     masks_hw: list[NDArray[np.bool_]] = []
+    seen_shares: list[float] = []
     words: list[str] = []
     noted: list[dict[str, Any]] = []
     for index in chosen:
-        mask_hw, found = _read_text(frames_hwc[index])
+        mask_hw, seen_hw, found = _read_text(frames_hwc[index])
         masks_hw.append(mask_hw)
+        seen_shares.append(float(seen_hw.mean()))
         words += [text for text, _, _ in found if text not in words]
         if found:
             noted.append(noted_frame(frames_hwc[index], found))
@@ -87,26 +91,32 @@ def overlay_scores(frames_hwc: Sequence[NDArray[np.uint8]]) -> Entries:
         "lasting_share": scored(float(lasting_hw.mean()))
         if len(chosen) > 1
         else unscored("one frame"),
+        "text_seen": scored(max(seen_shares)),
     }
 
 
-def _read_text(frame_hwc: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], list[TextLine]]:
+def _read_text(
+    frame_hwc: NDArray[np.uint8],
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], list[TextLine]]:
+    """Where words are, where anything is that was read as a sign, and the lines of the words."""
     import cv2
 
     height_px, width_px = frame_hwc.shape[:2]
     mask_hw = np.zeros((height_px, width_px), np.uint8)
+    seen_hw = np.zeros((height_px, width_px), np.uint8)
     lines: list[TextLine] = []
     found = _model()(np.ascontiguousarray(frame_hwc[..., ::-1]))  # it takes BGR
     if found.boxes is None or found.txts is None:
-        return mask_hw.astype(bool), lines
+        return mask_hw.astype(bool), seen_hw.astype(bool), lines
     for box, text, confidence in zip(found.boxes, found.txts, found.scores, strict=True):
+        cv2.fillPoly(seen_hw, [np.round(box).astype(np.int32)], (1,))
         tall = float(np.ptp(box[:, 1])) > MAX_HEIGHT_SHARE * height_px
         letters = sum(sign.isalnum() for sign in text)
         if tall or letters < MIN_LETTERS or confidence < MIN_CONFIDENCE:
             continue
         cv2.fillPoly(mask_hw, [np.round(box).astype(np.int32)], (1,))
         lines.append((text, float(confidence), np.round(box).astype(np.int64)))
-    return mask_hw.astype(bool), lines
+    return mask_hw.astype(bool), seen_hw.astype(bool), lines
 
 
 def noted_frame(frame_hwc: NDArray[np.uint8], lines: Sequence[TextLine]) -> dict[str, Any]:
@@ -160,6 +170,7 @@ def _model() -> Any:
     model = RapidOCR(
         params={
             "Global.use_cls": False,
+            "Global.text_score": 0.0,  # what is sure enough for what is decided here
             "Global.log_level": "error",
             "Det.limit_type": "max",
             "Det.limit_side_len": DETECT_SIDE_PX,
