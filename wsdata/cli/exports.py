@@ -52,12 +52,17 @@ def export_check(args: argparse.Namespace) -> Answer:
     found = check_export(args.folder)
     faults = [f"  - {fault}" for fault in found.faults[:_NUM_NAMED]]
     more = len(found.faults) - len(faults)
+    is_mendable = len(found.faults) > len(found.strays)
     lines = [
         f"{found.version} as {found.format}: {found.num_samples:,} samples in "
         f"{found.num_files:,} files, {found.num_bytes:,} bytes, {len(found.faults)} faults",
         *faults,
         *([f"  and {more} more"] if more else []),
-        *(["export it again to the same place: what is damaged is made anew"] if faults else []),
+        *(
+            ["export it again to the same place: what is damaged is made anew"]
+            if is_mendable
+            else []
+        ),
     ]
     data = {**found._asdict(), "is_whole": not found.faults}
     del data["sample_ids"]

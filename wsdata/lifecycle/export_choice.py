@@ -22,6 +22,7 @@ from wsdata.errors import CatalogError, PlanError
 from wsdata.lifecycle.tombstone import copies
 from wsdata.lifecycle.versions import base_of, left_out, require_version
 from wsdata.loader.order import choose_variant
+from wsdata.loader.run import check_number
 from wsdata.loader.version import OpenVersion, open_version
 from wsdata.shard.export_items import (
     DEFAULT_MAX_BYTES,
@@ -52,7 +53,8 @@ class ExportOptions:
         format: mds or webdataset.
         order: shard or plan.
         steps: Half-open range of steps; of the plan's order alone, which needs it.
-        seed: Of a run that has another order than the plan's own; of the plan's order alone.
+        seed: Of a run that has another order than the plan's own, 0 .. 2^48 - 1; of the plan's
+            order alone.
         bucket: "<rung>/<width>x<height>/<frames>": this one alone.
         max_bytes: Where a file is full. None: of MDS in the shards' order one file for each
             shard, else `DEFAULT_MAX_BYTES`.
@@ -78,6 +80,8 @@ class ExportOptions:
             raise ValueError("--order plan needs --steps A:B, and --steps needs --order plan")
         if self.seed is not None and self.order != "plan":
             raise ValueError("--seed needs --order plan: the shards' order has none")
+        if self.seed is not None:
+            check_number(self.seed, "seed", "a seed")
         if self.steps is not None and not 0 <= self.steps[0] < self.steps[1]:
             raise ValueError(f"steps {self.steps[0]}:{self.steps[1]}: expected 0 <= A < B")
         if self.max_bytes is not None and not 0 < self.max_bytes <= MAX_FILE_BYTES:

@@ -29,6 +29,12 @@ _INTEGERS = {"seed": "a seed", "first_step": "a step", "end_step": "a step", "pl
 _NAMES = ("version", "seed", "first_step", "end_step", "plan_step", "plan_id")
 
 
+def check_number(value: object, what: str, kind: str) -> None:
+    """Raise ValueError where a value is no step or seed that a run may have."""
+    if type(value) is not int or not 0 <= value < MAX_NUMBER:
+        raise ValueError(f"{what} {value!r}, expected {kind} >= 0, an integer below 2^48")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
     """What one part of a run is declared to be.
@@ -56,12 +62,8 @@ class Segment:
                 raise ValueError(f"segment of a run: {name} {value!r}, expected a text in quotes")  # noqa: TRY004
         parse_version(self.version)
         for name, kind in _INTEGERS.items():
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or not 0 <= value < MAX_NUMBER):
-                raise ValueError(
-                    f"segment of {self.version}: {name} {value!r}, expected {kind} >= 0, an "
-                    "integer below 2^48"
-                )
+            if (value := getattr(self, name)) is not None:
+                check_number(value, f"segment of {self.version}: {name}", kind)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able form, without what is not stated."""

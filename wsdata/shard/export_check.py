@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wsdata.errors import IntegrityError
-from wsdata.shard.export_folder import sha256_of
+from wsdata.shard.export_bucket import NOTES
+from wsdata.shard.export_folder import is_left_behind, sha256_of
 from wsdata.shard.export_mds import INDEX, base_sample, read_head
 from wsdata.shard.export_place import ExportPlace, open_place
 from wsdata.shard.export_tar import decode_members, read_tar
@@ -24,6 +25,7 @@ class ExportCheck(NamedTuple):
 
     Attributes:
         faults: One sentence each; empty where all is well.
+        strays: Those of the faults that no export repairs: files that none made.
         sample_ids: Of every sample, in the order of the files.
     """
 
@@ -33,6 +35,7 @@ class ExportCheck(NamedTuple):
     num_samples: int
     num_bytes: int
     faults: list[str]
+    strays: list[str]
     sample_ids: list[str]
 
 
@@ -55,8 +58,15 @@ def check_export(where: str | Path) -> ExportCheck:
         except (IntegrityError, OSError, ValueError, KeyError) as error:
             faults.append(f"{record['path']}: {error}")
     listed = {MANIFEST, *(record["path"] for record in body["files"])}
-    there = set(place.paths())
-    faults += [f"{path}: is no part of the export" for path in sorted(there - listed)]
+    others = sorted(set(place.paths()) - listed)
+    left = [path for path in others if is_left_behind(path) or path.startswith(NOTES)]
+    faults += [f"{path}: was left behind by an export that was killed" for path in left]
+    strays = [
+        f"{path}: is none of the export's files, and no export removes it: remove it by hand"
+        for path in others
+        if path not in left
+    ]
+    faults += strays
     if not faults and len(sample_ids) != body["num_samples"]:
         faults.append(f"{len(sample_ids)} samples were read, {body['num_samples']} are listed")
     return ExportCheck(
@@ -66,6 +76,7 @@ def check_export(where: str | Path) -> ExportCheck:
         num_samples=len(sample_ids),
         num_bytes=sum(record["bytes"] for record in body["files"]),
         faults=faults,
+        strays=strays,
         sample_ids=sample_ids,
     )
 

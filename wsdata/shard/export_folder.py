@@ -5,6 +5,7 @@ Files are written beside their name and renamed. While an export is being writte
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
@@ -19,7 +20,8 @@ from wsdata.store import BlobStore, FolderStore
 STATE = ".wsdata-export.json"
 
 _TEMP_PREFIX = ".wsdata-export-tmp-"
-_STORES_TEMP = ".tmp-*"  # what a store that was killed while it fetched leaves beside a file
+_STORES_TEMP = ".tmp-"  # what a store that was killed while it fetched leaves beside a file
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
 
 
 class FolderPlace:
@@ -35,10 +37,20 @@ class FolderPlace:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Make the folder, and keep other exports out. Raises WsdataError where one is in."""
+        """Make the folder, and keep other exports out.
+
+        Raises:
+            WsdataError: One is in, or what lies there is no folder.
+        """
         import fcntl
 
-        self.root.mkdir(parents=True, exist_ok=True)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise WsdataError(
+                f"{self.name} is no folder, or lies below what is none: name a folder that is new "
+                "or empty, or that holds this very export"
+            ) from error
         handle = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             try:
@@ -56,8 +68,12 @@ class FolderPlace:
         return str(self.root / path)
 
     def is_within(self, store: BlobStore) -> bool:
-        """Whether it lies in a store's folder, or is it."""
-        return isinstance(store, FolderStore) and self.root.is_relative_to(store.root.absolute())
+        """Whether it lies in a store's folder, or is it, whatever links lead there."""
+        if not isinstance(store, FolderStore):
+            return False
+        # Path.resolve raises where links go round; such a folder cannot be made, and is told so.
+        mine, its = (Path(os.path.realpath(root)) for root in (self.root, store.root))
+        return mine.is_relative_to(its)
 
     def some_names(self) -> list[str]:
         """Names in the folder, but for what a kill left behind."""
@@ -80,8 +96,10 @@ class FolderPlace:
         try:
             with (self.root / path).open("rb") as file:
                 return file.read(-1 if length is None else length)
-        except FileNotFoundError:
-            return None
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                return None
+            raise
 
     @contextlib.contextmanager
     def local(self, path: str) -> Iterator[Path]:
@@ -124,7 +142,7 @@ class FolderPlace:
 
     def sweep(self) -> None:
         """Remove files that a kill left half written."""
-        for pattern in (f"{_TEMP_PREFIX}*", _STORES_TEMP):
+        for pattern in (f"{_TEMP_PREFIX}*", f"{_STORES_TEMP}*"):
             for path in self.root.rglob(pattern):
                 path.unlink()
 
@@ -153,6 +171,12 @@ class FolderPlace:
     def end(self) -> None:
         """Remove all notes."""
         self.remove(STATE)
+
+
+def is_left_behind(path: str) -> bool:
+    """Whether a file is what a killed export leaves, which the next one takes away."""
+    name = path.rpartition("/")[2]
+    return path == STATE or name.startswith((_TEMP_PREFIX, _STORES_TEMP))
 
 
 def sha256_of(path: Path) -> str:

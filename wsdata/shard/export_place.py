@@ -109,7 +109,12 @@ def open_place(where: str | Path) -> ExportPlace:
         where: A folder, or whatever `wsdata.store.open_store` takes.
 
     Raises:
-        ValueError: No address of a store.
+        ValueError: No address of a store, or none at all.
     """
+    if not str(where).strip():
+        raise ValueError(
+            f"{str(where)!r} names no place of an export: expected a folder, which may be '.', or "
+            "s3://bucket/prefix"
+        )
     store = FolderStore(where) if isinstance(where, Path) else open_store(where)
     return FolderPlace(store.root) if isinstance(store, FolderStore) else BucketPlace(store)

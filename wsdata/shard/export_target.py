@@ -9,7 +9,7 @@ is ours, and else nothing. Nothing that is not ours is overwritten or removed.
 import contextlib
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from wsdata.digest import canonical_json, sha256_bytes
@@ -33,7 +33,8 @@ class ExportTarget:
             one that no longer tells what it is is then made anew.
 
     Raises:
-        WsdataError: It holds something else, or another process writes it.
+        WsdataError: It holds something else, or an export of another format, or another process
+            writes it.
     """
 
     def __init__(
@@ -63,20 +64,19 @@ class ExportTarget:
         if told is None:
             self.place.begin([canonical_json(self.spec).encode()])
             self._check(next(iter(self._noted() or []), None))  # another host may have begun too
-        if self.place.size(STATE) is not None and _parsed(self.place.read(MANIFEST)) is None:
+        if self.place.size(STATE) is not None and _manifest(self.place) is None:
             self.place.remove(MANIFEST)  # damaged, and of this very export
         return records
 
     def _told(self) -> list[Any] | None:
         """What the place tells of itself: the spec, then a record a file. None: nothing."""
-        if (body := _parsed(self.place.read(MANIFEST))) is not None:
-            return [body.get("spec"), *body.get("files", [])]
+        if (body := _manifest(self.place)) is not None:
+            return [body["spec"], *body["files"]]
         return self._noted()
 
     def _noted(self) -> list[Any] | None:
-        with contextlib.suppress(ValueError):
-            return [json.loads(line) for line in self.place.notes() or []] or None
-        return None
+        spec, *records = [_parsed(line) for line in self.place.notes() or []] or [None]
+        return [spec, *records] if _is_spec(spec) and all(map(_is_record, records)) else None
 
     def _refuse_foreign(self) -> list[Any] | None:
         """Raise where the place holds anything, and nothing tells that this export made it.
@@ -154,13 +154,65 @@ class ExportTarget:
         return sha256_bytes(data)
 
 
+def _manifest(place: ExportPlace) -> dict[str, Any] | None:
+    """What ``export.json`` says; None where there is none, or where anything in it is malformed.
+
+    Raises:
+        WsdataError: It is of another format.
+    """
+    body = _parsed(place.read(MANIFEST))
+    if body is None or type(body.get("format_version")) is not int:
+        return None
+    if body["format_version"] != FORMAT_VERSION:
+        raise WsdataError(
+            f"{place.named(MANIFEST)} has format {body['format_version']}, this code reads "
+            f"{FORMAT_VERSION}: use the release of wsdata that wrote it"
+        )
+    files = body.get("files")
+    is_sound = (
+        _is_spec(body.get("spec"))
+        and _is_count(body.get("num_samples"))
+        and isinstance(files, list)
+        and all(map(_is_record, files))
+    )
+    return body if is_sound else None
+
+
 def _parsed(data: bytes | None) -> dict[str, Any] | None:
     """A JSON object out of bytes; None where there are none, or where they are damaged."""
     try:
         body = json.loads(data or b"")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return body if isinstance(body, dict) else None
+
+
+def _is_spec(spec: object) -> bool:
+    return isinstance(spec, dict) and all(
+        isinstance(spec.get(name), str) for name in ("format", "version")
+    )
+
+
+def _is_record(record: object) -> bool:
+    return (
+        isinstance(record, dict)
+        and _is_path(record.get("path"))
+        and isinstance(record.get("sha256"), str)
+        and all(_is_count(record.get(name)) for name in ("bytes", "num_samples"))
+    )
+
+
+def _is_path(path: object) -> bool:
+    """Whether it is a path of a file within the place."""
+    if not isinstance(path, str):
+        return False
+    pure = PurePosixPath(path)
+    is_below = bool(pure.name) and not pure.is_absolute() and ".." not in pure.parts
+    return is_below and str(pure) == path
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
 
 
 def read_export(place: ExportPlace) -> dict[str, Any]:
@@ -177,16 +229,11 @@ def read_export(place: ExportPlace) -> dict[str, Any]:
             f"no export: give the {place.kind} that holds {MANIFEST}"
         )  # fmt: skip
         raise WsdataError(f"{place.name} holds {state}")
-    body = _parsed(data)
+    body = _manifest(place)
     if body is None:
         raise WsdataError(
             f"{place.named(MANIFEST)} is damaged: its {len(data)} bytes are no list of an "
             f"export's files. Export again, with the same version and options, into {place.name}: "
             "that repairs it"
-        )
-    if body.get("format_version") != FORMAT_VERSION:
-        raise WsdataError(
-            f"{place.named(MANIFEST)} has format {body.get('format_version')!r}, this code reads "
-            f"{FORMAT_VERSION}: use the release of wsdata that wrote it"
         )
     return body
