@@ -101,7 +101,14 @@ def patch(args: argparse.Namespace) -> Answer:
     path = Path(args.exclude)
     if not path.is_file():
         raise WsdataError(f"{path} is not a file: list asset, clip or sample ids, one a line")
-    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise WsdataError(
+            f"{path} is no text, byte {error.start} is none of any: expected asset, clip or sample "
+            "ids, one a line, in UTF-8"
+        ) from error
+    lines = (line.split("#")[0].strip() for line in text.splitlines())
     made = patch_version(
         opened.ledger, opened.store, args.version, [line for line in lines if line],
         from_step=args.from_step,
@@ -111,9 +118,13 @@ def patch(args: argparse.Namespace) -> Answer:
         [
             f"{made.version}: {made.parent} without {len(made.excluded)} samples from step "
             f"{made.from_step} on, {made.num_changed_slots} slots changed; plan "
-            f"{made.plan_id[:16]}"
+            f"{made.plan_id[:16]}",
+            *([] if made.num_changed_slots else [
+                f"nothing changed: {made.parent} serves none of these samples from step "
+                f"{made.from_step} on, and {made.version} serves what it does"
+            ]),
         ],
-    )
+    )  # fmt: skip
 
 
 def _patch_again(opened: Opened, version: str) -> Answer:

@@ -125,6 +125,20 @@ def test_takedown(ask, say):
     assert ask("takedown", "request", "--reason", "none", code=1)["kind"] == "CatalogError"
 
 
+def test_a_patch_that_changes_nothing_says_so_and_a_binary_list_is_named(ask, say, tmp_path):
+    cohort = tmp_path / "cohort.txt"
+    cohort.write_bytes(b"\x80\x04\x95 no ids")
+    told = ask("dataset", "patch", "v1", "--exclude", str(cohort), "--from-step", "20", code=1)
+    assert str(cohort) in told["error"]
+    assert "expected asset, clip or sample ids, one a line, in UTF-8" in told["error"]
+    cohort.write_text(f"{FILM}\n")
+    words = ("--exclude", str(cohort), "--from-step", "20")
+    assert len(say("dataset", "patch", "v1", *words)) == 1
+    made, note = say("dataset", "patch", "v1.1", *words)
+    assert made.startswith("v1.2: v1.1 without 2 samples from step 20 on, 0 slots changed")
+    assert note.startswith("nothing changed: v1.1 serves none of these samples from step 20 on")
+
+
 def test_dataset_list_patch_and_diff(ask, say, tmp_path):
     (v1,) = ask("dataset", "list")
     assert (v1["version"], v1["num_samples"], v1["num_lost"]) == ("v1", 18, 1)
